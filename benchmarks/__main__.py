@@ -1,7 +1,7 @@
-"""All benchmarks, one after another, their tables and pictures kept in a directory: an hour; with
-``--quick`` a few minutes.
+"""Runs all benchmarks, one after another, and keeps their tables and pictures in a directory. It
+takes an hour, or a few minutes with ``--quick``.
 
-Each is a process of its own, so that none runs beside what another has left behind.
+Each benchmark is a separate process, so that none is affected by what another has left behind.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One that a benchmark needs: the module that builds it, with what argument, and where it is
-    then."""
+    """A model that a benchmark needs: the module that builds it, its argument, and its
+    directory."""
 
     module: str
     argument: str
@@ -26,8 +26,8 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One benchmark: what it shows, its module, its arguments, at leisure and in haste, and a model
-    that it needs."""
+    """One benchmark: what it shows, its module, its arguments for a full and a quick run, and the
+    model that it needs."""
 
     text: str
     module: str

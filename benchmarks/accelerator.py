@@ -35,7 +35,8 @@ _COPIES = 20
 
 
 def bandwidth(device: str) -> float:
-    """Bytes/s that a large copy on the device reads and writes together: the median of several."""
+    """Return the bytes/s of a large copy on the device, read and written together: the median of
+    several."""
     source = torch.empty(_COPIED_BYTES, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     rates = []

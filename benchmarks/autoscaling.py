@@ -32,7 +32,7 @@ _RATIO_TARGET = 0.8
 
 @dataclass
 class Seen:
-    """Values that the metrics had, one for each look."""
+    """Values of the metrics, one for each look."""
 
     orchestrator_waiting: list[float] = field(default_factory=list)
     verifier_waiting: list[float] = field(default_factory=list)
@@ -43,7 +43,7 @@ class Seen:
 
 
 def samples(address: str, name: str) -> dict[str, float]:
-    """A metric's values by the first of its labels."""
+    """Return a metric's values by its first label."""
     with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
         families = text_string_to_metric_families(answer.read().decode())
         found = [sample for family in families for sample in family.samples if sample.name == name]
@@ -51,7 +51,7 @@ def samples(address: str, name: str) -> dict[str, float]:
 
 
 def look(orchestrator: str, verifiers: Sequence[str], seen: Seen) -> None:
-    """At all metrics once."""
+    """Read all metrics once."""
     seen.orchestrator_waiting.append(samples(orchestrator, "slipstream_num_requests_waiting")[""])
     waiting = [samples(address, "slipstream_num_requests_waiting")[""] for address in verifiers]
     seen.verifier_waiting.append(fmean(waiting))
@@ -62,7 +62,7 @@ def look(orchestrator: str, verifiers: Sequence[str], seen: Seen) -> None:
 
 @contextmanager
 def serving(count: int, options: argparse.Namespace) -> Iterator[tuple[str, str, list[str]]]:
-    """The orchestrator's address, and those of its and its verifiers' metrics."""
+    """Yield the addresses of the orchestrator and of all metrics."""
     model = f"arithmetic:ends=0&forward_ms={options.forward_ms:g}&row_us={options.row_us:g}"
     addresses, metrics = ([free_address() for _ in range(count)] for _ in range(2))
     with ExitStack() as stack:
@@ -81,7 +81,7 @@ def serving(count: int, options: argparse.Namespace) -> Iterator[tuple[str, str,
 
 
 def ask(address: str, tokens: int, over: threading.Event) -> None:
-    """One client, which comes back when it is told to."""
+    """Run one client, which returns when it is told to retry."""
     with Client(address) as client:
         while not over.is_set():
             try:
@@ -109,8 +109,8 @@ def measure(verifier_count: int, clients: int, options: argparse.Namespace) -> S
 
 
 def wanted(count: int, seen: Seen) -> tuple[int, int]:
-    """Verifiers by the verifiers' own queues, and by the orchestrator; Kubernetes changes nothing
-    within a tenth."""
+    """Return the wanted number of verifiers by the verifiers' own queues, and by the orchestrator.
+    Kubernetes changes nothing within a tenth."""
 
     def scaled(ratio: float) -> int:
         return count if abs(ratio - 1) <= 0.1 else max(1, math.ceil(count * ratio))

@@ -41,7 +41,7 @@ def questions(turn_count: int, number: int) -> list[str]:
 
 
 def chat(client: Client, texts: Sequence[str], settings: Settings) -> list[Result]:
-    """One chat's turns."""
+    """Run one chat, and return its turns."""
     with client.chat(settings=settings) as session:
         results = [session.send(text).wait() for text in texts]
         session.delete()
@@ -49,18 +49,18 @@ def chat(client: Client, texts: Sequence[str], settings: Settings) -> list[Resul
 
 
 def speed(results: Sequence[Result]) -> float:
-    """Tokens a second of some turns."""
+    """Return the tokens a second of some turns."""
     return sum(result.generated_token_count for result in results) / sum(result.total_time for result in results)
 
 
 def acceptance(results: Sequence[Result]) -> str:
-    """Accepted by proposed draft tokens."""
+    """Return accepted over proposed draft tokens."""
     drafted = sum(result.draft_token_count for result in results)
     return f"{sum(result.accepted_token_count for result in results) / drafted:.3f}" if drafted else ""
 
 
 def measure(client: Client, options: argparse.Namespace, temperature: float, progress: Progress) -> list[list[str]]:
-    """A row for each mode."""
+    """Return a row for each mode."""
     chats: dict[str, list[list[Result]]] = {name: [] for name in MODES}
     count = options.learning + options.repetitions
     task = progress.add_task(f"T = {temperature:g}", total=count * len(MODES))

@@ -1,10 +1,10 @@
-"""The embedded pair on this machine: transformers plain and assisted, Slipstream without and with
-speculation.
+"""The embedded pair on this machine: transformers plain and assisted, and Slipstream with and
+without speculation.
 
-Every system answers the same questions, several times over, in one run, each time in an order drawn
-by lot: what comes after a long proposal finds a draft that is awake. The table gives medians, and
-ratios taken within each repetition. With several streams, systems that can answer so many questions
-at once do.
+In one run every system answers the same questions several times, each time in a random order: after
+a long proposal the next system finds a draft that is still active. The table gives medians, and
+ratios within each repetition. With several streams, only systems that can answer that many
+questions at once take part.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from training.dialogues import HELD_OUT_PHRASINGS, QUESTION_PHRASINGS
 
 
 def prompts(count: int, phrasings: Sequence[str]) -> list[list[int]]:
-    """Questions about sampled symbols, as token ids under the chat template."""
+    """Return questions about sampled symbols, as token ids under the chat template."""
     tokenizer = AutoTokenizer.from_pretrained(embedded_directory("target"))
     rng = random.Random(0)
     entries = rng.sample(corpus.read(embedded_directory("target").parent / "symbols.jsonl"), count)
@@ -57,8 +57,7 @@ def prompts(count: int, phrasings: Sequence[str]) -> list[list[int]]:
 
 
 def repeated(client: Client, question: list[int], max_tokens: int) -> list[int]:
-    """A chat in which the question has been answered once and is asked again: the answer can be
-    copied."""
+    """Return a chat in which an answered question is asked again, so the answer can be copied."""
     answer = client.generate(question, Settings(temperature=0, draft_length=0, max_token_count=max_tokens)).wait()
     return [*question, *answer.token_ids, *question]
 
@@ -81,12 +80,12 @@ def measure(systems: Sequence[System], questions: list[list[int]], repetitions: 
 
 
 def median_ratio(one: System, other: System) -> float:
-    """Median over the repetitions of how many times faster ``one`` was than ``other``."""
+    """Return the median over the repetitions of the speed of ``one`` over ``other``."""
     return statistics.median(a / b for a, b in zip(one.rates, other.rates, strict=True))
 
 
 def throughput_table(systems: Sequence[System]) -> Table:
-    """Tokens/s and ratios for each temperature."""
+    """Return tokens/s and ratios for each temperature."""
     table = Table(title="tokens/s: medians; ratios: medians within one run")
     columns = (
         "T",
@@ -167,7 +166,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _systems(client: Client, options: argparse.Namespace) -> list[System]:
-    """All that are compared, temperature by temperature."""
+    """Return all compared systems, temperature by temperature."""
     exported = converted = None
     if options.onnxruntime is not None:
         exported = onnx_models.export(options.onnxruntime, options.target, options.draft)

@@ -51,7 +51,7 @@ ANSWER_LENGTH = 600
 SAMPLED = SamplingRule(temperature=0.8, seed=1)
 
 Exchange = Callable[[], Awaitable[tuple[float, float]]]
-"""One exchange; returns its seconds, and those of them that were the model's."""
+"""A function that runs one exchange and returns its seconds, and the model's share of them."""
 
 
 class Echo(verifier_pb2_grpc.VerifierServiceServicer):
@@ -67,7 +67,7 @@ class Echo(verifier_pb2_grpc.VerifierServiceServicer):
 
 
 async def serve_echo(address: str) -> None:
-    """Until a signal."""
+    """Serve until a signal."""
     server = Server(address, ())
     verifier_pb2_grpc.add_VerifierServiceServicer_to_server(Echo(), server.grpc)
     await server.start()
@@ -75,7 +75,7 @@ async def serve_echo(address: str) -> None:
 
 
 async def bare(address: str, stack: AsyncExitStack) -> Exchange:
-    """A message written, a message read."""
+    """Write a message and read a message."""
     channel = await stack.enter_async_context(open_channel(address))
     await channel.channel_ready()
     call = verifier_pb2_grpc.VerifierServiceStub(channel).Verify()
@@ -99,7 +99,7 @@ def begin_again_if_long(peer: ModelPeer[Any, Any], sequence: PeerSequence, token
 
 
 async def verifying(address: str, stack: AsyncExitStack, rule: SamplingRule) -> Exchange:
-    """Rounds as a session has them, each with a proposal that is accepted."""
+    """Run rounds as a session does, each with an accepted proposal."""
     peer = VerifierPeer(address)
     stack.push_async_callback(peer.close)
     info = await peer.wait_until_serving()
@@ -144,7 +144,7 @@ class _Answered:
 
 
 async def proposing(address: str, stack: AsyncExitStack, rule: SamplingRule) -> Exchange:
-    """Proposals as a session has them, all of them accepted."""
+    """Run proposals as a session does, all of them accepted."""
     peer = DraftPeer(address)
     stack.push_async_callback(peer.close)
     info = await peer.wait_until_serving()
@@ -166,7 +166,7 @@ async def proposing(address: str, stack: AsyncExitStack, rule: SamplingRule) -> 
 
 
 async def measure(exchange: Exchange, peer: psutil.Process, count: int) -> dict[str, float]:
-    """Microseconds of ``count`` exchanges."""
+    """Return the microseconds of ``count`` exchanges."""
     own = psutil.Process()
     for _ in range(count // 5):
         await exchange()
@@ -188,7 +188,7 @@ async def measure(exchange: Exchange, peer: psutil.Process, count: int) -> dict[
 
 
 async def run(local: LocalServices, echo: tuple[str, psutil.Process], options: argparse.Namespace) -> Table:
-    """All kinds of exchange, taken in turns."""
+    """Run all kinds of exchange in turns."""
     verifier, draft = local.services["verifier"], local.services["draft"]
     processes = {service.name: psutil.Process(service.process.pid) for service in (verifier, draft)}
     greedy = SamplingRule()
@@ -219,7 +219,7 @@ async def run(local: LocalServices, echo: tuple[str, psutil.Process], options: a
 async def show_exchanges(
     report: Report, local: LocalServices, echo: tuple[str, psutil.Process], options: argparse.Namespace
 ) -> None:
-    """In a loop as the services have it."""
+    """Show exchanges in an event loop like the services'."""
     report.show(await run(local, echo, options))
 
 

@@ -2,7 +2,7 @@
 orchestrator's memory.
 
 Beside the chats a client asks for four more answers every twenty seconds. In one phase it reads
-them, in the next never does: its streams stay open, with all that they have to tell.
+them. In the next it never does, so its streams stay open with unread answers.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ while True:
 
 
 async def chat(client: AsyncClient, index: int, tokens: int, until: float, gaps: list[float]) -> list[list[int]]:
-    """One reader's answers until a time; ``gaps`` gets the seconds between its tokens' arrivals."""
+    """Read one reader's answers until a time. ``gaps`` gets the seconds between its tokens'
+    arrivals."""
     answers = []
     while time.monotonic() < until:
         arrivals = []
@@ -61,7 +62,7 @@ async def chat(client: AsyncClient, index: int, tokens: int, until: float, gaps:
 
 
 async def phase(address: str, readers: int, tokens: int, seconds: float) -> tuple[list[float], set[tuple[int, ...]]]:
-    """Gaps in seconds, and the different answers with their reader's number before them."""
+    """Return the gaps in seconds, and the different answers, each after its reader's number."""
     gaps: list[float] = []
     async with AsyncClient(address) as client:
         until = time.monotonic() + seconds

@@ -1,12 +1,9 @@
 """GGUF files in both of Slipstream's roles, in three processes over gRPC, beside llama.cpp's own
 server with the same files.
 
-``--engine`` says what computes them here: llama.cpp, or the compiled forwards that take bfloat16
-and eight bits.
-
-Every system answers the same questions in turn, several times over, in one run; the table gives
-medians, and ratios taken within each repetition: to llama.cpp's plain decoding, and to the fastest
-of its speculative runs.
+``--engine`` selects llama.cpp, or the compiled forwards, which take bfloat16 and eight bits. In one
+run every system answers the same questions several times in turn. The table gives medians, and
+ratios within each repetition: to llama.cpp's plain decoding, and to its fastest speculative run.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ from training.dialogues import HELD_OUT_PHRASINGS, QUESTION_PHRASINGS
 
 
 def table_of(systems: Sequence[System]) -> Table:
-    """Tokens/s and ratios for each temperature."""
+    """Return tokens/s and ratios for each temperature."""
     table = Table(title="tokens/s: medians; ratios: medians within one run")
     for column in ("T", "system", "tokens/s", "x llama.cpp", "x llama.cpp's best speculative", "acceptance"):
         table.add_column(column, justify="left" if column == "system" else "right")

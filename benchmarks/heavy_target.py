@@ -46,8 +46,8 @@ SIZES = {
 
 
 def build(size: Size, directory: Path, source: Path | None = None, device: str = "cpu") -> int:
-    """Write the model to ``directory`` in bfloat16, of the embedded target without a ``source``;
-    returns its number of parameters."""
+    """Write the model to ``directory`` in bfloat16, from ``source`` or the embedded target. Returns
+    its number of parameters."""
     source = source or embedded_directory("target")
     small = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32).to(device)
     config = AutoConfig.from_pretrained(source)
@@ -112,7 +112,7 @@ def _places(count: int, spacing: int, size: int, device: torch.device) -> torch.
 
 
 def _embed(weight: torch.Tensor, known: torch.Tensor) -> None:
-    """Zeros but for what is known."""
+    """Return zeros with the known values in place."""
     weight.zero_()
     weight[tuple(slice(0, size) for size in known.shape)] = known
 

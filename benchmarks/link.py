@@ -1,4 +1,5 @@
-"""A network in one process: bytes go on after a set delay, in order, in both directions."""
+"""A simulated network in one process: bytes are passed on in order after a set delay, in both
+directions."""
 
 from __future__ import annotations
 
@@ -13,11 +14,8 @@ _CHUNK_BYTES = 64 * 1024
 
 
 class Link:
-    """Listens on ``address`` and passes connections on to ``upstream``; each direction takes half
-    of ``round_trip`` seconds.
-
-    Use as a context. The delay may be changed at any time.
-    """
+    """Listens on ``address`` and relays connections to ``upstream``. Each direction takes half of
+    ``round_trip`` seconds. Use it as a context. The delay may change at any time."""
 
     def __init__(self, upstream: str, round_trip: float = 0.0) -> None:
         self.address = free_address()

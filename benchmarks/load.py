@@ -30,7 +30,7 @@ MODES: dict[str, Settings] = {
 def measure(
     acceptance: float, options: argparse.Namespace, progress: Progress
 ) -> dict[tuple[int, str], list[LoadReport]]:
-    """Reports for each number of concurrent chats and mode, taken in turn."""
+    """Return reports for each number of concurrent chats and mode, taken in turn."""
     common = "ends=0&context=65536"
     pair = PairSettings(
         target=f"arithmetic:{common}&forward_ms={options.verify_ms}&row_us={options.verify_row_us}",
@@ -69,7 +69,7 @@ def measure(
 
 
 def table_of(acceptance: float, reports: dict[tuple[int, str], list[LoadReport]], options: argparse.Namespace) -> Table:
-    """One row for each load and mode."""
+    """Return one row for each load and mode."""
     table = Table(title=f"acceptance {acceptance:g}: medians of {options.repetitions}")
     columns = (
         "chats",

@@ -28,10 +28,10 @@ from slipstream.cli.local import LocalServices, PairSettings, Service, free_addr
 from slipstream.client import Client, Result, Settings
 
 _LONGEST = 32
-"""Draft tokens that the model weighs."""
+"""Most draft tokens that the model weighs."""
 
 _ENOUGH = 50
-"""Draft tokens at a position that tell how many survive."""
+"""Draft tokens at a position that suffice to estimate survival."""
 
 MODES: dict[str, Settings] = {
     "plain": Settings(draft_length=0),
@@ -65,8 +65,8 @@ class Cell:
 
 
 def survivals(results: Sequence[Result]) -> list[float]:
-    """S_1, S_2 ..: of the draft tokens at each position that were verified, how many survived; the
-    last ones, which few proposals reached, as the mean of the others says."""
+    """Return S_1, S_2 ..: the share of verified draft tokens that survived at each position. The
+    last positions, which few proposals reach, take the mean of the others."""
     positions = range(max(len(result.drafted_per_position) for result in results))
     drafted = [sum(at(result.drafted_per_position, position) for result in results) for position in positions]
     accepted = [sum(at(result.accepted_per_position, position) for result in results) for position in positions]
@@ -82,8 +82,8 @@ def at(counts: Sequence[int], position: int) -> int:
 
 
 def modelled_rate(survival: Sequence[float], verify: float, step: float, round_trip: float, hit_rate: float) -> float:
-    """The best that enumeration can give at a hit rate: (1 + S_1 .. S_K) / (max(V, R + (K + 1) c) +
-    (1 - h) (R + K c))."""
+    """Return the best rate of enumeration at a hit rate: (1 + S_1 .. S_K) / (max(V, R + (K + 1) c)
+    + (1 - h) (R + K c))."""
     return max(
         (1 + sum(survival[:length]))
         / (max(verify, round_trip + (length + 1) * step) + (1 - hit_rate) * (round_trip + length * step))
@@ -94,7 +94,7 @@ def modelled_rate(survival: Sequence[float], verify: float, step: float, round_t
 def measure(
     acceptance: float, round_trips: Sequence[float], options: argparse.Namespace, progress: Progress
 ) -> dict[tuple[float, str], Cell]:
-    """All modes at all round trips, in turn, ``options.repetitions`` times."""
+    """Run all modes at all round trips, in turn, ``options.repetitions`` times."""
     common = "ends=0&context=65536&vocabulary=259"
     pair = PairSettings(
         target=f"arithmetic:{common}&forward_ms={options.verify_ms}",
@@ -137,7 +137,8 @@ def _settings(mode: str, tokens: int) -> Settings:
 def table_of(
     acceptance: float, round_trips: Sequence[float], cells: dict[tuple[float, str], Cell], options: argparse.Namespace
 ) -> Table:
-    """Tokens/s of each mode, and overlapping beside synchronous, plain and the bounds."""
+    """Return the tokens/s of each mode, and overlapping beside synchronous, plain and the
+    bounds."""
     modes = [mode for mode in MODES if mode in options.modes]
     table = Table(title=f"acceptance {acceptance:g}: tokens/s (medians)")
     for column in ("round trip ms", *modes, "x sync", "x plain", "hit rate", "of the model", "nominal", "of the bound"):

@@ -33,7 +33,7 @@ _SCRAPE_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to look: flags of the orchestrator, and whether there is a collector."""
+    """One way of observing: flags of the orchestrator, and whether there is a collector."""
 
     name: str
     flags: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class Seen:
 
 @contextmanager
 def collector() -> Iterator[str]:
-    """A process that takes spans and drops them; its address."""
+    """Run a process that takes spans and drops them, and yield its address."""
     address = free_address()
     process = subprocess.Popen(module_command("benchmarks.sink", address))
     try:
@@ -62,7 +62,7 @@ def collector() -> Iterator[str]:
 
 @contextmanager
 def scraping(address: str) -> Iterator[None]:
-    """Reads an orchestrator's metrics every second."""
+    """Read an orchestrator's metrics every second."""
     stopped = threading.Event()
 
     def scrape() -> None:
@@ -81,7 +81,7 @@ def scraping(address: str) -> Iterator[None]:
 
 @contextmanager
 def observed(way: Way, sink: str, options: argparse.Namespace) -> Iterator[Service]:
-    """An orchestrator that is looked at in one way."""
+    """Run an orchestrator that is observed in one way."""
     os.environ.pop("OTEL_EXPORTER_OTLP_ENDPOINT", None)
     if way.collects:
         os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = f"http://{sink}"
@@ -147,7 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _ratio(values: Sequence[float], others: Sequence[float]) -> float:
-    """The median of the ratios of what was measured one after another."""
+    """Return the median of the ratios of consecutive measurements."""
     return statistics.median(value / other for value, other in zip(values, others, strict=True))
 
 

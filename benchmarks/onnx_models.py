@@ -1,5 +1,5 @@
-"""The embedded pair for onnxruntime-genai: exported once, in float32, since its CPU kernels have no
-bfloat16."""
+"""The embedded pair for onnxruntime-genai, exported once in float32, because its CPU kernels have
+no bfloat16."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ LONGEST_PROPOSAL = 16
 
 
 def export(directory: Path, target: Path, draft: Path) -> tuple[Path, Path]:
-    """The directories of the target alone and of both, made in ``directory`` unless these models'
-    are there. Takes half a minute."""
+    """Return the directories of the target alone and of both models, made in ``directory`` if they
+    are missing. This takes half a minute."""
     directory /= digest_of(target, draft)
     alone, both = directory / "target", directory / "speculative"
     if not (both / "genai_config.json").exists():
@@ -32,7 +32,7 @@ def export(directory: Path, target: Path, draft: Path) -> tuple[Path, Path]:
 
 
 def _join(target: Path, draft: Path, both: Path) -> None:
-    """One directory in which the draft is the target's."""
+    """Return one directory with the target and the draft."""
     shutil.copytree(target, both)
     shutil.copytree(draft, both / "draft")
     config = json.loads((target / "genai_config.json").read_text())
@@ -44,8 +44,8 @@ def _join(target: Path, draft: Path, both: Path) -> None:
 
 
 def generator(directory: Path, temperature: float, max_tokens: int) -> Callable[[Sequence[list[int]]], int]:
-    """A function that generates after one prompt after another and returns how many tokens in
-    all."""
+    """Return a function that generates after one prompt after another, and returns the number of
+    tokens."""
     import onnxruntime_genai as genai
 
     model: Any = genai.Model(str(directory))

@@ -1,12 +1,11 @@
-"""More turns than there is capacity for: what is still done in time, who is refused and how, and
-how long the admitted wait.
+"""More turns than there is capacity for: what is done in time, what is refused and how, and how
+long admitted turns wait.
 
-The three services are the real ones over gRPC, their models arithmetic with set forward times: a
-verifier that computes so slowly that neither the orchestrator nor these clients are what runs out.
-Clients that wait for each other find the capacity; then turns arrive in a Poisson process at
-multiples of it, however long the answers take, and each has a deadline. Goodput counts the tokens
-of turns that ended within theirs. ``insists`` is a client that comes back when its RetryInfo says
-so, until its deadline; ``leaves`` is one that takes a refusal for an answer.
+The three services are real and use gRPC. Their models are arithmetic with set forward times, and
+the verifier is the bottleneck. Clients that wait for each other measure the capacity. Then turns
+arrive in a Poisson process at multiples of it, each with a deadline. Goodput counts the tokens of
+turns that ended within their deadlines. ``insists`` is a client that retries when its RetryInfo
+says so, until its deadline. ``leaves`` is a client that accepts a refusal.
 """
 
 from __future__ import annotations
@@ -41,28 +40,28 @@ class Outcome:
 
     seconds: float = 0.0
     offered_count: int = 0
-    """Turns."""
+    """Number of turns."""
     done_count: int = 0
-    """Turns that ended within their deadline."""
+    """Number of turns that ended within their deadlines."""
     token_count: int = 0
     """Tokens of the turns that ended within their deadline."""
     firsts: list[float] = field(default_factory=list)
-    """From asking, the last time, to the first token."""
+    """Seconds from the last request to the first token."""
     refusals: Counter[str] = field(default_factory=Counter)
-    """By their reason."""
+    """Refusals by reason."""
     bare_refusal_count: int = 0
-    """Refusals that did not say when to come back."""
+    """Number of refusals without a time to retry."""
     failures: Counter[str] = field(default_factory=Counter)
-    """Turns that were let in and did not end in time, by why."""
+    """Admitted turns that did not end in time, by reason."""
 
     @property
     def goodput(self) -> float:
-        """Tokens a second."""
+        """Tokens a second of turns within their deadlines."""
         return self.token_count / self.seconds if self.seconds else 0.0
 
 
 class Clients:
-    """All of them, on a few connections."""
+    """All clients, on a few connections."""
 
     def __init__(self, address: str, options: argparse.Namespace) -> None:
         self._options = options
@@ -72,12 +71,12 @@ class Clients:
         self._number = 0
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the connections."""
         for channel in self._channels:
             await channel.close()
 
     async def ask(self, outcome: Outcome, deadline: float, *, insists: bool, until: float = float("inf")) -> None:
-        """One turn; what ends after ``until`` is not counted."""
+        """Run one turn. A turn that ends after ``until`` is not counted."""
         outcome.offered_count += 1
         give_up = time.monotonic() + deadline
         while True:
@@ -88,7 +87,7 @@ class Clients:
             await asyncio.sleep(refused)
 
     async def _attempt(self, outcome: Outcome, give_up: float, until: float) -> float | None:
-        """Seconds after which to come back; None if this was it."""
+        """Return the seconds until the retry; None if there is none."""
         self._number += 1
         stub = self._stubs[self._number % len(self._stubs)]
         asked, first, count = time.monotonic(), 0.0, 0
@@ -144,7 +143,7 @@ class Clients:
         return outcome
 
     async def burst(self, count: int, deadline: float, *, insists: bool) -> Outcome:
-        """All at once."""
+        """Start all turns at once."""
         outcome, started = Outcome(), time.monotonic()
         await asyncio.gather(*(self.ask(outcome, deadline, insists=insists) for _ in range(count)))
         outcome.seconds = time.monotonic() - started
@@ -161,8 +160,8 @@ def table(title: str) -> Table:
 
 
 def show(made: Table, load: str, clients: str, outcome: Outcome, peak: float, unloaded: float) -> None:
-    """One load. ``unloaded`` is the time to a first token of one who is alone, in seconds, 0 if
-    that is not known."""
+    """Show one load. ``unloaded`` is the time to a first token without load, in seconds; 0 if not
+    known."""
     first = Percentiles.of(outcome.firsts)
     made.add_row(
         load,
@@ -180,7 +179,7 @@ def show(made: Table, load: str, clients: str, outcome: Outcome, peak: float, un
 
 
 async def overload(clients: Clients, options: argparse.Namespace) -> Table:
-    """Capacity, then multiples of it."""
+    """Measure the capacity, then multiples of it."""
     made = table(f"turns of {options.prompt} + {options.tokens} tokens, deadline {options.deadline:g} s")
     await clients.closed(4, options.settling)
     closed = {count: await clients.closed(count, options.settling) for count in options.concurrency}
@@ -200,7 +199,7 @@ async def overload(clients: Clients, options: argparse.Namespace) -> Table:
 
 
 async def bursts(clients: Clients, options: argparse.Namespace) -> Table:
-    """Many calls at once, which have their deadlines."""
+    """Make many calls at once, each with a deadline."""
     made = table(f"{' and '.join(map(str, options.bursts))} calls at once")
     for size, deadline in options.bursts:
         for insists in (False, True):
@@ -210,7 +209,7 @@ async def bursts(clients: Clients, options: argparse.Namespace) -> Table:
 
 
 async def beside(clients: Clients, options: argparse.Namespace) -> Table:
-    """A new prompt beside sessions that are busy all the while."""
+    """Start a new prompt beside sessions that are busy all the time."""
     made = Table(title=f"a new prompt beside {options.busy} busy sessions")
     for column in ("beside", "prompts", "first p50/p99 ms", "longest ms"):
         made.add_column(column, justify="right")
@@ -246,7 +245,7 @@ def serve(
     row_us: float,
     measure: Callable[[Clients, argparse.Namespace], Coroutine[None, None, Table]],
 ) -> Table:
-    """Measure services of their own."""
+    """Measure services started here."""
     common = "ends=0&context=65536"
     pair = PairSettings(
         target=f"arithmetic:{common}&forward_ms={forward_ms}&row_us={row_us}",

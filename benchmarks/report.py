@@ -25,11 +25,9 @@ from rich.table import Table
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A picture of a table: columns ``ys`` over the column ``x``; with ``by``, one line for each
-    value of that column.
-
-    ``bars`` is for an ``x`` that is a name, ``log`` for an ``x`` that doubles from row to row.
-    """
+    """A picture of a table: columns ``ys`` over the column ``x``. With ``by``, one line for each
+    value of that column. ``bars`` is for an ``x`` that is a name, ``log`` for an ``x`` that doubles
+    from row to row."""
 
     x: str
     ys: tuple[str, ...]
@@ -40,12 +38,12 @@ class Picture:
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
-    """The option that every benchmark has."""
+    """Add the option that every benchmark has."""
     parser.add_argument("--output", type=Path, metavar="DIRECTORY", help="keep tables and pictures there")
 
 
 class Report:
-    """Prints the head when made; `console` takes progress bars, `show` tables."""
+    """Prints the head when it is made. `console` takes progress bars, `show` tables."""
 
     def __init__(self, name: str, text: str, output: Path | None = None) -> None:
         os.environ.setdefault("SLIPSTREAM_ORCHESTRATOR_LEARNT_DIRECTORY", "")  # every run learns for itself
@@ -92,8 +90,8 @@ def _instructions() -> str:
 
 
 def _module() -> str:
-    """The name under which this process was started: a benchmark may keep its results under
-    another."""
+    """Return the name under which this process was started, because a benchmark may keep its
+    results under another."""
     spec = sys.modules["__main__"].__spec__
     return spec.name if spec is not None else sys.argv[0]
 

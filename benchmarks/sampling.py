@@ -50,7 +50,7 @@ RULES = {
 
 
 def processors_of(rule: SamplingRule) -> LogitsProcessorList:
-    """The same rule, but for its top-k and biases, as transformers has it."""
+    """Return the rule's processors in transformers, without its top-k and biases."""
     processors = LogitsProcessorList()
     if rule.repetition_penalty != 1:
         processors.append(RepetitionPenaltyLogitsProcessor(rule.repetition_penalty))
@@ -106,7 +106,7 @@ def from_device(logits: torch.Tensor, rows: list[Row]) -> Callable[[], object]:
 
 
 def measured(calls: dict[str, Callable[[], object]], repetitions: int, device: str) -> dict[str, float]:
-    """Median milliseconds of each, taken in turns."""
+    """Return the median milliseconds of each system, taken in turns."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(repetitions):
         for name, call in calls.items():

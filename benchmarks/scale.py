@@ -1,10 +1,9 @@
 """One orchestrator process under many sessions: tokens a second, processor time a token, and a
 round by its context length.
 
-Draft and verifier are simulated in one process that computes next to nothing, clients are one more
-process's coroutines; all sockets are real. On few cores the three compete, so tokens per second of
-the orchestrator's own processor time are shown too: what it would commit if it had a core to
-itself.
+One process simulates draft and verifier and computes next to nothing. The clients are coroutines of
+another process. All sockets are real. On few cores the three compete. So the table also shows
+tokens per second of the orchestrator's own processor time, which is its rate on a core of its own.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from slipstream.interpreter import module_command
 
 @contextmanager
 def orchestrator(options: argparse.Namespace, *flags: str, store: str = "") -> Iterator[Service]:
-    """An orchestrator over simulated peers, which keeps sessions in a file of its own unless
+    """Run an orchestrator over simulated peers. It keeps its sessions in its own file unless
     ``store`` says where."""
     with tempfile.TemporaryDirectory() as directory:
         place = store or f"{directory}/sessions.db"
@@ -67,7 +66,7 @@ def _await(address: str) -> None:
 
 
 def throughput(sessions: Sequence[int], options: argparse.Namespace) -> Table:
-    """Tokens a second by concurrent sessions."""
+    """Measure tokens a second by concurrent sessions."""
     table = Table(title=f"sessions at once, {options.draft_length} draft tokens a round")
     for column in ("sessions", "tokens/s", "CPU us/token", "tokens/CPU s", "MiB", "KiB/session"):
         table.add_column(column, justify="right")
@@ -129,7 +128,7 @@ def durability(sessions: int, options: argparse.Namespace) -> Table:
 
 
 def processes(counts: Sequence[int], options: argparse.Namespace) -> Table:
-    """Tokens a second by processes behind the port, at most sessions."""
+    """Measure tokens a second by processes behind the port, at most sessions."""
     sessions = max(options.sessions)
     table = Table(title=f"processes behind one port, {sessions} sessions")
     for column in ("processes", "tokens/s", "CPU us/token"):

@@ -1,7 +1,7 @@
 """The learnt sharpening beside fixed factors on the embedded pair: how often the target accepts.
 
-A coupled text does not depend on the draft, so every factor is judged by the very same answers.
-``learnt`` is counted once it has seen the answers to other questions.
+A coupled text does not depend on the draft, so the same answers judge every factor. ``learnt`` is
+counted after the answers to other questions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from training.evaluate import acceptance
 
 
 def answers(address: str, entries: Sequence[corpus.Entry], settings: Settings, streams: int) -> list[Result]:
-    """Answers to questions about ``entries``, each with a seed of its own."""
+    """Return answers to questions about ``entries``, each with its own seed."""
 
     def answer(seed: int, entry: corpus.Entry) -> Result:
         messages = [(m["role"], m["content"]) for m in held_out_question(entry)]

@@ -1,10 +1,10 @@
-"""Draft and verifier in one process that computes nothing: what is measured against it is the
+"""Simulated draft and verifier in one process that computes nothing, so that benchmarks measure the
 orchestrator.
 
-It speaks the contract and keeps, for each handle, only the sum of its tokens: the paper model's
-next token is that sum and the position, so an answer costs as many additions as it has tokens.
-Forwards take a set time, all items that arrived meanwhile sharing the next. Run as
-``python -m benchmarks.simulated --address HOST:PORT``.
+It speaks the contract and keeps only the sums of each handle's tokens. The paper model's next token
+is the sum plus the position, so an answer costs one addition a token. Forwards take a set time, and
+all items that arrived meanwhile share the next one. Run it as ``python -m benchmarks.simulated
+--address HOST:PORT``.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from slipstream.wire.v1 import (
 _PLAIN = ArithmeticSettings(ends=0)
 _MAX_DRAFT_LENGTH = 32
 _PROFILED = 1, 256
-"""Tokens of the steps whose times a service reports, as ours do. A step here takes the same time
-for every content."""
+"""Token counts of the steps whose times a service reports, as ours do. Here every step takes the
+same time."""
 
 
 class _Handle:
@@ -57,7 +57,7 @@ class _Handle:
 class Simulated(
     model_pb2_grpc.ModelServiceServicer, draft_pb2_grpc.DraftServiceServicer, verifier_pb2_grpc.VerifierServiceServicer
 ):
-    """Both roles; ``agreement`` is that of every draft token, by a hash of its context."""
+    """Both roles. ``agreement`` is that of every draft token, by a hash of its context."""
 
     def __init__(self, agreement: float, verify_seconds: float, step_seconds: float) -> None:
         self._agreement = agreement
@@ -162,7 +162,7 @@ class Simulated(
 
 
 async def _batches(requests: Any, seconds: float) -> AsyncIterator[list[Any]]:
-    """Everything that arrived while the last batch took its time."""
+    """Yield all items that arrived while the last batch took its time."""
     waiting: list[Any] = []
     arrived = asyncio.Event()
 

@@ -1,4 +1,5 @@
-"""Takes what an OTLP exporter sends and drops it: ``python -m benchmarks.sink HOST:PORT``."""
+"""A server that takes what an OTLP exporter sends and drops it: ``python -m benchmarks.sink
+HOST:PORT``."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ class _Drop(grpc.GenericRpcHandler):
     """Answers every unary call with an empty message."""
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes]:
-        """One call."""
+        """Return the handler of one call."""
         return grpc.unary_unary_rpc_method_handler(lambda request, context: b"")
 
 

@@ -1,4 +1,5 @@
-"""Slipstream, and what a user would take instead: each answers the same questions."""
+"""The compared systems: Slipstream, and what a user would take instead. Each answers the same
+questions."""
 
 from __future__ import annotations
 
@@ -32,19 +33,19 @@ class Limits:
 
 @dataclass
 class System:
-    """One row of the comparison: how it answers prompts, and what it has shown."""
+    """One row of the comparison: how it answers prompts, and its results."""
 
     name: str
     temperature: float
     answer: Callable[[Prompts], int]
-    """Generates after each prompt; returns how many tokens in all."""
+    """Function that generates after each prompt and returns the number of tokens."""
     rates: list[float] = field(default_factory=list)
     """Tokens/s of each repetition."""
     results: list[Result] = field(default_factory=list)
 
     @property
     def acceptance(self) -> float | None:
-        """Accepted of the drafted tokens, if any were."""
+        """Share of the drafted tokens that were accepted, if there were any."""
         drafted = sum(result.draft_token_count for result in self.results)
         return sum(result.accepted_token_count for result in self.results) / drafted if drafted else None
 
@@ -61,8 +62,8 @@ class System:
 def transformers_systems(
     limits: Limits, target_directory: Path, draft_directory: Path, dtype: str, device: str = "cpu"
 ) -> list[System]:
-    """``generate`` on the target alone, with the draft as ``assistant_model``, and with prompt
-    lookup; the last two know only one question at a time."""
+    """Return ``generate`` on the target alone, with the draft as ``assistant_model``, and with
+    prompt lookup. The last two take only one question at a time."""
     target, draft = (
         AutoModelForCausalLM.from_pretrained(directory, dtype=getattr(torch, dtype)).to(device).eval()
         for directory in (target_directory, draft_directory)
@@ -95,13 +96,13 @@ def transformers_systems(
 
 
 def _length(row: Sequence[int], ends: set[int]) -> int:
-    """Tokens of a row until its end token, which counts; what follows is padding."""
+    """Return the tokens of a row up to and including its end token. The rest is padding."""
     return next((index for index, token in enumerate(row, 1) if token in ends), len(row))
 
 
 def onnxruntime_systems(limits: Limits, directories: tuple[Path, Path]) -> list[System]:
-    """onnxruntime-genai, which runs target and draft in one process, plain and speculative; one
-    question at a time."""
+    """Return onnxruntime-genai, plain and speculative, which runs target and draft in one process
+    and takes one question at a time."""
     names = ("onnxruntime-genai", "onnxruntime-genai speculative")
     return [
         System(name, limits.temperature, onnx_models.generator(directory, limits.temperature, limits.max_tokens))
@@ -112,8 +113,8 @@ def onnxruntime_systems(limits: Limits, directories: tuple[Path, Path]) -> list[
 def llamacpp_systems(
     limits: Limits, target: Path, draft: Path, draft_lengths: Sequence[int], server: Path | None = None
 ) -> list[System]:
-    """llama.cpp, plain and with drafts of these lengths; ``target`` and ``draft`` are GGUF files,
-    ``server`` a llama-server other than the wheel's."""
+    """Return llama.cpp, plain and with drafts of these lengths. ``target`` and ``draft`` are GGUF
+    files; ``server`` is a llama-server other than the wheel's."""
     plain = llamacpp_models.Settings(target, None, 0, limits.temperature, limits.max_tokens, limits.streams, server)
     systems = [System("llama.cpp", limits.temperature, llamacpp_models.generator(plain))]
     for length in draft_lengths:
@@ -135,15 +136,15 @@ MODES: dict[str, Settings] = {
 def slipstream_systems(
     client: Client, limits: Limits, modes: Sequence[str], draft_lengths: Sequence[int]
 ) -> list[System]:
-    """Slipstream over gRPC: without speculation, in ``modes`` of `MODES`, and with proposals of
-    these lengths."""
+    """Return Slipstream over gRPC: without speculation, in ``modes`` of `MODES`, and with proposals
+    of these lengths."""
     chosen = {name: mode for name, mode in MODES.items() if name in ("off", *modes)}
     chosen |= {f"K={length}": Settings(draft_length=length) for length in draft_lengths}
     return [slipstream_system(client, f"Slipstream {name}", limits, mode) for name, mode in chosen.items()]
 
 
 def slipstream_system(client: Client, name: str, limits: Limits, mode: Settings) -> System:
-    """Slipstream over gRPC."""
+    """Return Slipstream over gRPC."""
     settings = replace(mode, temperature=limits.temperature, seed=0, max_token_count=limits.max_tokens)
     pool = ThreadPoolExecutor(limits.streams)
     system = System(name, limits.temperature, lambda prompts: 0)

@@ -1,10 +1,10 @@
 """The first answers after a start: three questions in a chat, then thirty others, then the same
 three in a new chat.
 
-A first start knows nothing of its pair, a second one what the first has learnt. Each is a start of
-all three services with the embedded pair, as ``slipstream chat --local`` starts them, and each
-repetition has questions of its own. Tokens a second are of the whole answers, as a chat shows them
-and as its user has them: from the question's leaving to the last token's coming.
+A first start knows nothing about its pair; a second one has what the first has learnt. Each starts
+all three services with the embedded pair as ``slipstream chat --local`` does, and each repetition
+has its own questions. Tokens a second are of whole answers: as a chat shows them, and as the user
+sees them, from the sending of the question to the arrival of the last token.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Speed:
     """Tokens a second of some answers."""
 
     shown: float
-    """By the orchestrator's times."""
+    """Tokens a second by the orchestrator's times."""
     had: float
-    """By the client's."""
+    """Tokens a second by the client's times."""
 
     def of(self, other: Speed) -> Speed:
         """Return this speed as a share of another's."""
@@ -44,7 +44,7 @@ class Speed:
 
 
 def chat(client: Client, texts: Sequence[str], settings: Settings) -> Speed:
-    """One chat's answers."""
+    """Run one chat, and return its answers."""
     token_count, shown, had = 0, 0.0, 0.0
     with client.chat(settings=settings) as session:
         for text in texts:

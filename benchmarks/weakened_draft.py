@@ -1,9 +1,8 @@
 """A draft that is right as often as real ones are: the embedded draft with noise in its weights.
 
-The noise is normal, a share of each matrix' own spread, and the share is looked for: at temperature
-0 the draft's likeliest token is to be the target's in the wanted share of an answer's positions.
-
-Run as ``python -m benchmarks.weakened_draft 0.7 build/draft-0.7``.
+The noise is normal, as a share of each matrix's own spread. The share is searched for: at
+temperature 0 the draft's likeliest token should be the target's in the wanted share of an answer's
+positions. Run as ``python -m benchmarks.weakened_draft 0.7 build/draft-0.7``.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ _MOST_NOISE = 1.0
 
 @torch.inference_mode()
 def answered(target: Any, tokenizer: Any, count: int) -> list[tuple[torch.Tensor, int]]:
-    """Token ids ``[1, length]`` of questions with the target's own answers, and how many of them
-    are the question's."""
+    """Return token ids ``[1, length]`` of questions with the target's own answers, and the
+    questions' lengths."""
     entries = corpus.read(embedded_directory("target").parent / "symbols.jsonl")
     texts = []
     for entry in track(random.Random(7).sample(entries, count), "the target answers"):
@@ -44,7 +43,7 @@ def answered(target: Any, tokenizer: Any, count: int) -> list[tuple[torch.Tensor
 
 @torch.inference_mode()
 def agreement(draft: Any, texts: Sequence[tuple[torch.Tensor, int]]) -> float:
-    """The share of the answers' tokens that the draft would have proposed."""
+    """Return the share of the answers' tokens that the draft would have proposed."""
     right = total = 0
     for whole, asked in texts:
         guesses = draft(whole[:, :-1]).logits[0, asked - 1 :].argmax(dim=-1)
@@ -54,7 +53,7 @@ def agreement(draft: Any, texts: Sequence[tuple[torch.Tensor, int]]) -> float:
 
 
 def weaken(draft: Any, weights: dict[str, torch.Tensor], share: float) -> None:
-    """Give a draft its own ``weights`` with so much noise; the same noise, scaled, each time."""
+    """Give a draft its own ``weights`` plus noise; the same noise, scaled, each time."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, weight in draft.named_parameters():
@@ -63,7 +62,7 @@ def weaken(draft: Any, weights: dict[str, torch.Tensor], share: float) -> None:
 
 
 def build(wanted: float, directory: Path) -> tuple[float, float]:
-    """Write the draft; returns its share of noise and its agreement."""
+    """Write the draft. Returns its share of noise and its agreement."""
     source = embedded_directory("draft")
     tokenizer = AutoTokenizer.from_pretrained(source)
     target = AutoModelForCausalLM.from_pretrained(embedded_directory("target"), dtype=torch.float32).eval()

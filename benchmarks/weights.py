@@ -18,8 +18,8 @@ def digest_of(*models: Path) -> str:
 
 
 def copy_all_but_weights(source: Path, model: Path) -> None:
-    """Give a ``model`` what it lacks of the one it was made from: tokenizer, chat template,
-    generation settings."""
+    """Copy the tokenizer, chat template and generation settings from the source model to a
+    ``model`` that lacks them."""
     for path in source.iterdir():
         if not (model / path.name).exists() and path.suffix != ".safetensors":
             shutil.copy(path, model / path.name)

@@ -28,12 +28,12 @@ from benchmarks.weights import copy_all_but_weights
 from slipstream.hosting.tokenizer_files import embedded_directory
 
 _CONSTANT, _GAIN = 2.0**-9, 2.0**24
-"""In every token's state, and of the final norm: over any state's root mean square it is
+"""Value in every token's state and in the final norm. Over any state's root mean square it is
 thousands."""
 
 
 def build(role: str, row_count: int, directory: Path) -> None:
-    """Write one of the pair, in bfloat16."""
+    """Write one model of the pair in bfloat16."""
     source = embedded_directory(role)
     small = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
     config = AutoConfig.from_pretrained(source)

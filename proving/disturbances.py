@@ -601,7 +601,7 @@ class DraftKilled(Disturbance):
 
 
 class OtherDraft(Disturbance):
-    """Another model drafts: the target itself in float32, which agrees almost always."""
+    """A different model drafts: the target itself in float32, which agrees almost always."""
 
     name = "draft replaced by another model"
     unit = "rounds it proposed for"

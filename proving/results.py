@@ -60,7 +60,7 @@ class Reference(Generated):
 
 @dataclass(slots=True)
 class Account:
-    """What happened in a cell besides its tokens."""
+    """Events of a cell besides its tokens."""
 
     strikes: dict[str, int] = field(default_factory=dict)
     """Number of strikes by disturbance."""

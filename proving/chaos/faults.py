@@ -165,7 +165,7 @@ class StreamsDropped(Fault):
 
 
 class DraftReplaced(Fault):
-    """Another model replaces the draft under the turns, and later the first one comes back."""
+    """A different model replaces the draft under the turns, and later the first one comes back."""
 
     name = "draft replaced by another model"
 

@@ -1,1 +1,1 @@
-"""Hostile messages to every method of every service, beside sessions that must not notice."""
+"""Hostile messages to every method of every service, beside sessions that must not be affected."""

@@ -1,4 +1,4 @@
-"""`python -m proving.hostile`: see `run`."""
+"""Entry point of `python -m proving.hostile`: see `run`."""
 
 import sys
 

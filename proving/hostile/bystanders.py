@@ -1,4 +1,5 @@
-"""Sessions beside a flood of hostile messages, whose texts must be what they are undisturbed."""
+"""Sessions beside a flood of hostile messages. Their texts must be the same as without the
+flood."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ _PATIENCE_SECONDS = 120.0
 
 
 class Bystanders:
-    """Use as a context: inside it they talk, each on a connection of its own."""
+    """Runs sessions as a context, each on its own connection."""
 
     def __init__(self, address: str, count: int, judge: Judge, seed: int) -> None:
         self._address = address
@@ -35,7 +36,7 @@ class Bystanders:
         self._expected: list[list[list[int]]] = []
         self._threads: list[threading.Thread] = []
         self.kept: list[str] = []
-        """Sessions that others may look at."""
+        """Sessions that other callers may read."""
         self.turn_count = 0
         self._lock = threading.Lock()
 
@@ -89,7 +90,7 @@ def _said(session: Session, content: str) -> list[int]:
 
 
 def _patiently(ask: Callable[[], T]) -> T:
-    """Ask again where the service says that this helps, as a client should."""
+    """Repeat a call when the service says that a retry helps, as a client should."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while True:
         try:

@@ -1,5 +1,4 @@
-"""Callers that mean no good: they send what `requests` draws, and read, leave, wait or vanish as
-they like."""
+"""Hostile callers: they send what `requests` draws, and read, leave, wait or vanish at random."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from slipstream.rpc.channel import CHANNEL_OPTIONS
 from slipstream.v1 import orchestrator_pb2
 
 _ANSWER_SECONDS = 300.0
-"""Longest that an answer may take, on a machine with much else to do."""
+"""Longest time of an answer on a busy machine."""
 _LEAVE_SECONDS = 0.05
 _IDLE_SECONDS = 0.3
 _BEHAVIOURS = ("reads",) * 16 + ("cancels", "deadline", "never reads", "drops")
@@ -31,7 +30,7 @@ _OPTIONS = (
 )
 
 _STARTING, _OFTEN = ("Generate", "CreateSession", "SendMessage", "Chat"), 3
-"""Methods that start work, and how many times as often they are called."""
+"""Methods that start work, and how much more often they are called."""
 _TRACEPARENTS = (
     f"00-{'a' * 32}-{'b' * 16}-01",
     f"00-{'0' * 32}-{'0' * 16}-01",
@@ -41,7 +40,7 @@ _TRACEPARENTS = (
 )
 
 Budget = Callable[[int], bool]
-"""Takes so many messages from what is to be sent; False once that was enough."""
+"""Takes messages from a total. Returns False once the total is used up."""
 
 
 class Caller:
@@ -67,7 +66,7 @@ class Caller:
         self._methods = [method for method in service.methods for _ in range(_OFTEN if method.name in _STARTING else 1)]
 
     async def run(self) -> None:
-        """Until enough has been sent."""
+        """Send messages until the total is used up."""
         channel = self._open()
         try:
             while await self._one_call(channel):
@@ -112,7 +111,7 @@ class Caller:
         return True
 
     async def _keep(self, channel: grpc.aio.Channel, opened: Sequence[str]) -> None:
-        """Sessions that came of it are this caller's from now on; the oldest gives way."""
+        """Add the sessions that a call created to this caller's. The oldest ones are dropped."""
         mine = self._belongings.sessions
         for session_id in opened:
             if session_id in mine or session_id in self._belongings.others:
@@ -128,7 +127,7 @@ class Caller:
 
 
 class _Call:
-    """One call of a method, in whichever of the three kinds it is."""
+    """One call of a method, of any of the three kinds."""
 
     def __init__(
         self,
@@ -139,7 +138,7 @@ class _Call:
         metadata: Any,
     ) -> None:
         self.opened: list[str] = []
-        """Sessions that the answers speak of."""
+        """Sessions that the answers mention."""
         self._where = where
         self._service = where.partition("/")[0]
         self._method = method
@@ -150,7 +149,8 @@ class _Call:
         self._finals: Counter[tuple[str, int]] = Counter()
 
     async def read(self, channel: grpc.aio.Channel, seconds: float, *, left: bool = False) -> None:
-        """All that comes, and judge it; ``left``: it may well end before it is all there."""
+        """Read the whole answer and judge it. ``left``: the call may end before the answer is
+        complete."""
         malformed = not all(each.is_message for each in self._asked)
         try:
             if not self._method.server_streaming:
@@ -175,7 +175,7 @@ class _Call:
             self._judge.fine(self._service)
 
     async def ignore(self, channel: grpc.aio.Channel, seconds: float) -> None:
-        """Ask, read nothing, half-close nothing, and leave after a while."""
+        """Send a request, read nothing, half-close nothing, and leave after a while."""
         call = self._begin(channel, _ANSWER_SECONDS, half_closes=False)
         await asyncio.sleep(seconds)
         call.cancel()
@@ -197,7 +197,7 @@ class _Call:
             await asyncio.sleep(_ANSWER_SECONDS)
 
     def _take(self, data: bytes) -> None:
-        """One response: what it says of sessions, items and errors in band."""
+        """Judge the sessions, items and errors in one response."""
         response: Any = self._answer.FromString(data)
         fields = response.DESCRIPTOR.fields_by_name
         if "results" in fields:
@@ -226,7 +226,7 @@ class _Call:
 
 
 async def _left(reading: Awaitable[None], seconds: float) -> None:
-    """Give up after a while."""
+    """Cancel the call after a while."""
     task = asyncio.ensure_future(reading)
     await asyncio.sleep(seconds)
     task.cancel()

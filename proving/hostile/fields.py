@@ -1,7 +1,8 @@
-"""Hostile messages made from their descriptors alone: a new field is covered without a line.
+"""Hostile messages made from their descriptors alone, so a new field is covered without a line of
+code.
 
-Everything is drawn from one `random.Random`, so a seed says what is sent, and a property test may
-bring its own.
+Everything is drawn from one `random.Random`. So a seed determines what is sent, and a property test
+may bring its own.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ STRUCTURE_SOURCES = (
     "start: <|im_end|>",
     'start: a{0,100000}\na: "x"',
 )
-"""Texts for a structure's fields, right and wrong."""
+"""Texts for a structure's fields, valid and invalid."""
 
 _TEXTS = (
     "",
@@ -105,7 +106,8 @@ class FieldSource:
     """Draws values and whole messages."""
 
     def __init__(self, rng: random.Random, known: Sequence[str] = ()) -> None:
-        """``known`` are names that mean something to the service: ids of sessions, handles."""
+        """``known`` are names that mean something to the service, such as ids of sessions and
+        handles."""
         self.rng = rng
         self.known = known
 
@@ -123,7 +125,7 @@ class FieldSource:
                 self._set(place, self.rng.choice(place.DESCRIPTOR.fields), 0)
 
     def value(self, field: FieldDescriptor) -> Any:
-        """A value that fits the wire's type and perhaps nothing else."""
+        """Return a value that fits the field's wire type and perhaps nothing else."""
         kind = field.cpp_type
         if kind == FieldDescriptor.CPPTYPE_BOOL:
             return self.rng.random() < 0.5
@@ -171,7 +173,7 @@ class FieldSource:
                 self.arbitrary(part, depth + 1)
 
     def _somewhere(self, message: Message) -> Message:
-        """The message or one in it that is set."""
+        """Return the message or one that is set within it."""
         inner: list[Message] = []
         for field, value in message.ListFields():
             if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE and not _is_map(field):
@@ -179,8 +181,8 @@ class FieldSource:
         return message if not inner or self.rng.random() < 0.3 else self._somewhere(self.rng.choice(inner))
 
     def bytes_of(self, data: bytes) -> bytes:
-        """A message's bytes, damaged: cut, flipped, added to, nested without end, or none of it at
-        all."""
+        """Return a message's bytes damaged at random: cut, flipped, extended, nested without end,
+        or unchanged."""
         how = self.rng.randrange(6)
         if how == 0:
             return data[: self.rng.randrange(len(data) + 1)]
@@ -197,7 +199,7 @@ class FieldSource:
 
 
 def is_message(kind: type[Message], data: bytes) -> bool:
-    """True if bytes can be parsed as this kind of message."""
+    """Return True if bytes can be parsed as this kind of message."""
     try:
         kind.FromString(data)
     except Exception:  # DecodeError has no common root in all of protobuf's implementations

@@ -1,5 +1,5 @@
 """Draft and verifier services that answer with nonsense: real servers between an orchestrator and a
-right service."""
+correct service."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _ITEMS: Mapping[str, tuple[str, Any, Any]] = {
 }
 _MIB = 2**20
 _OPTIONS = [option for option in SERVER_OPTIONS if "compression" not in option[0]]
-"""A hostile server compresses as it likes."""
+"""Options of a hostile server, which may compress any message."""
 
 RESULTS = {"draft": nonsense_results.DRAFT_RESULTS, "verifier": nonsense_results.VERIFIER_RESULTS}
 
 
 def _padded(response: Any, byte_count: int) -> bytes:
-    """The right message with a field that it does not have, ``byte_count`` bytes long."""
+    """Return the correct message with an unknown field of ``byte_count`` bytes."""
     length, varint = byte_count, b""
     while length > 0x7F:
         varint += bytes([length & 0x7F | 0x80])
@@ -81,12 +81,12 @@ STREAMS: Mapping[str, Callable[[Any, Context], Any]] = {
     "status whose details are no message": _ends_in_garbage,
     "status whose details are of another code": _ends_two_ways,
 }
-"""Ways to spoil a whole message of right results, by name."""
+"""Ways to spoil a whole message of correct results, by name."""
 
 
 class HostilePeer(grpc.GenericRpcHandler):
-    """A draft or a verifier before a right one. While it has a ``kind`` of nonsense, that is what
-    it answers to items."""
+    """A draft or a verifier in front of a correct one. While it has a ``kind`` of nonsense, it
+    answers items with that."""
 
     def __init__(self, role: str, address: str, upstream: str) -> None:
         self._path, self._request, self._response = _ITEMS[role]
@@ -95,15 +95,15 @@ class HostilePeer(grpc.GenericRpcHandler):
         self._upstream = upstream
         self.kind = ""
         self.asked: Counter[str] = Counter()
-        """Items answered under each kind; "" is the right answer."""
+        """Number of items answered under each kind; "" is the correct answer."""
 
     @staticmethod
     def kinds(role: str) -> list[str]:
-        """All that it knows."""
+        """All kinds that it knows."""
         return [*RESULTS[role], *STREAMS]
 
     async def start(self) -> None:
-        """Listen."""
+        """Start to listen."""
         self._channel: Any = open_channel(self._upstream)
         self._server = grpc.aio.server(options=_OPTIONS)
         self._server.add_generic_rpc_handlers((self,))
@@ -116,7 +116,7 @@ class HostilePeer(grpc.GenericRpcHandler):
         await self._channel.close()
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any]:
-        """grpc asks here who handles a method."""
+        """Return the handler of a method, for grpc."""
         path: str = handler_call_details.method
 
         async def call(request: bytes, context: Context) -> bytes:
@@ -173,19 +173,19 @@ class HostilePeer(grpc.GenericRpcHandler):
 
 
 class Liar(grpc.GenericRpcHandler):
-    """A service that says one kind of nonsense of its model, and nothing else. It says that it
-    serves."""
+    """A service that reports one kind of nonsense about its model, and nothing else. It reports
+    that it serves."""
 
     def __init__(self, address: str, answer: bytes) -> None:
         self.address = address
         self._answer = answer
         self.asked = 0
-        """Times that it has been asked what it hosts."""
+        """Number of requests for its model."""
         self.items = 0
-        """Streams of items that were opened to it: there should be none."""
+        """Number of item streams opened to it. There should be none."""
 
     async def start(self) -> None:
-        """Listen."""
+        """Start to listen."""
         self._server = grpc.aio.server(options=_OPTIONS)
         self._server.add_generic_rpc_handlers((self,))
         self._server.add_insecure_port(self.address)
@@ -196,7 +196,7 @@ class Liar(grpc.GenericRpcHandler):
         await self._server.stop(None)
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
-        """grpc asks here who handles a method."""
+        """Return the handler of a method, for grpc."""
         path: str = handler_call_details.method
         if path == "/grpc.health.v1.Health/Check":
             serving = health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVING)
@@ -216,7 +216,7 @@ def _answering(answer: bytes) -> Callable[[bytes, Context], Any]:
 
 
 def lies(info: model_pb2.ModelInfo) -> dict[str, bytes]:
-    """Every kind of nonsense about a model that really is ``info``, as an answer to
+    """Return every kind of nonsense about a model that really is ``info``, as an answer to
     GetModelInfo."""
     answers = {
         "info that is no message": b"\xff" * 100,

@@ -1,4 +1,4 @@
-"""HTTP/2 frame by frame over a plain socket: what a client library refuses to send."""
+"""HTTP/2 frame by frame over a plain socket, to send what a client library refuses to send."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ _LARGEST_WINDOW = 2**31 - 1
 _INITIAL_WINDOW_SETTING = 4
 _CANCEL = 8
 _NEVER_KEPT, _KEPT = 0x00, 0x40
-"""First byte of a literal field (RFC 7541): the receiver forgets the field, or adds it to its
+"""First byte of a literal field (RFC 7541): the receiver drops the field, or adds it to its
 table."""
 
 NEWEST = b"\xbe"
-"""The newest field of the receiver's table, once more, in one byte."""
+"""The newest field of the receiver's table again, in one byte."""
 
 Header = tuple[str, str]
 
 
 def literal(name: str, value: str, *, kept: bool = False) -> bytes:
-    """A header field word for word; the receiver adds it to its table if ``kept``."""
+    """Return a header field word for word. The receiver adds it to its table if ``kept``."""
     text = [one.encode() for one in (name, value)]
     return bytes([_KEPT if kept else _NEVER_KEPT]) + b"".join(_length(len(one)) + one for one in text)
 
 
 def grpc_message(data: bytes, *, compressed: bool = False) -> bytes:
-    """A message with gRPC's prefix."""
+    """Return a message with gRPC's prefix."""
     return struct.pack(">BI", compressed, len(data)) + data
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    """One frame."""
+    """Return one frame."""
     return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
 
 
 def _length(count: int) -> bytes:
-    """An integer with a prefix of seven bits."""
+    """Return an integer with a prefix of seven bits."""
     if count < 127:
         return bytes([count])
     parts, left = [127], count - 127
@@ -58,10 +58,10 @@ def _length(count: int) -> bytes:
 
 
 class RawConnection:
-    """One connection to a service that speaks plaintext. Use as a context."""
+    """One connection to a service that speaks plaintext. Use it as a context."""
 
     def __init__(self, address: str, timeout: float = 20) -> None:
-        """An OSError means that the service does not take the connection."""
+        """Connect. OSError if the service does not accept the connection."""
         host, _, port = address.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), timeout=timeout)
         self._timeout = timeout
@@ -76,7 +76,7 @@ class RawConnection:
             self._socket.close()
             raise
         self.settings: dict[int, int] = {}
-        """The service's, as far as they have been read."""
+        """Settings of the service, as far as they have been read."""
 
     def __enter__(self) -> RawConnection:
         return self
@@ -98,7 +98,7 @@ class RawConnection:
         return stream
 
     def open_many(self, method: str, count: int, block: bytes = b"") -> None:
-        """Open streams that say nothing more, as fast as the socket takes them."""
+        """Open streams without further frames, as fast as the socket accepts them."""
         head = _call(method, ()) + block
         for _ in range(count):
             self.send(frame(HEADERS, END_HEADERS, self._next_stream, head))
@@ -115,8 +115,7 @@ class RawConnection:
         self.send(frame(RESET, 0, stream, struct.pack(">I", _CANCEL)))
 
     def read(self) -> tuple[int, int, int, bytes]:
-        """The next frame: kind, flags, stream, payload. EOFError once the service has closed the
-        connection."""
+        """Return the next frame: kind, flags, stream, payload."""
         head = self._take(_FRAME_HEAD)
         kind, flags, stream = struct.unpack(">BBI", head[3:])
         payload = self._take(int.from_bytes(head[:3], "big"))
@@ -149,7 +148,7 @@ class RawConnection:
                 return found
 
     def skip(self) -> None:
-        """Read all that has come, and answer what has to be answered."""
+        """Read all frames that have arrived, and answer those that need an answer."""
         self._socket.setblocking(False)
         try:
             while True:
@@ -189,7 +188,7 @@ def _fail_closed() -> bytes:
 
 
 def _call(method: str, fields: Iterable[Header]) -> bytes:
-    """The header fields of a call, none of which the receiver keeps."""
+    """Return the header fields of a call, none of which the receiver stores."""
     own = ((":method", "POST"), (":scheme", "http"), (":path", method), (":authority", "hostile"))
     kind = (("te", "trailers"), ("content-type", "application/grpc"))
     return b"".join(literal(name, value) for name, value in (*own, *kind, *fields))

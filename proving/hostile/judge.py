@@ -1,7 +1,5 @@
-"""Judges answers to hostile messages.
-
-A status must say that the caller erred and how, or that it helps to ask again.
-"""
+"""The judge of answers to hostile messages. A status must say what the caller did wrong, or that a
+retry helps."""
 
 from __future__ import annotations
 
@@ -26,35 +24,35 @@ from slipstream.sampling import faults, structure_errors
 _MODULES = (errors, orchestrator_errors, codec, engine_errors, rules, item_answers, faults, structure_errors)
 
 OUR_FAULT = (Code.UNKNOWN, Code.INTERNAL, Code.UNAVAILABLE, Code.DATA_LOSS, Code.UNIMPLEMENTED)
-"""No message may bring these about."""
+"""Statuses that no message may cause."""
 
 MOST_MEMORY = 400 * 2**20
-"""Bytes of memory that the orchestrator may have beside an attack."""
+"""Most bytes of memory of the orchestrator during an attack."""
 
 _WRITING = "Internal error from Core"
-"""Text that grpc's own client gives in place of the status, if it was still writing when a call was
+"""Text that grpc's client reports instead of the status, if it was still writing when the call
 ended."""
 
 _MOVED = (Code.UNAVAILABLE, "SESSION_MOVED")
-"""Status of a session that was deleted in the middle of a call: the process knows only that it does
-not own it."""
+"""Status of a session that was deleted during a call. The process knows only that it does not own
+the session."""
 
 
 class Judge:
-    """Counts statuses by service, and keeps what must not have been answered. Callable from any
-    thread."""
+    """Counts statuses by service, and records answers that must not happen. Any thread may call
+    it."""
 
     def __init__(self) -> None:
         self.complaints: list[str] = []
         self.statuses: Counter[tuple[str, str, str]] = Counter()
-        """By service, code and reason."""
+        """Counts by service, code and reason."""
         self.messages: Counter[str] = Counter()
-        """By service."""
+        """Counts by service."""
         self._lock = threading.Lock()
         self._known = {(kind.code, kind.reason): kind for kind in _kinds() if hasattr(kind, "reason")}
 
     def complain(self, what: str) -> None:
-        """Something that must not be."""
+        """Record something that must not happen."""
         with self._lock:
             self.complaints.append(what)
 
@@ -64,7 +62,7 @@ class Judge:
             self.messages[service] += count
 
     def fine(self, service: str, count: int = 1) -> None:
-        """Answered without an error."""
+        """Record an answer without an error."""
         with self._lock:
             self.statuses[service, "OK", ""] += count
 
@@ -77,11 +75,9 @@ class Judge:
         huge: bool = False,
         left: bool = False,
     ) -> None:
-        """A call to ``where``, service and method, ended with an error.
-
-        ``malformed``: what was sent was no message; ``huge``: more than is read; ``left``: the
-        caller gave up itself.
-        """
+        """Record a call to ``where``, service and method, that ended with an error. ``malformed``:
+        the request was not a message. ``huge``: it was larger than the limit. ``left``: the caller
+        gave up."""
         service = where.partition("/")[0]
         code = Code(error.code().value[0])
         if left and code in (Code.CANCELLED, Code.DEADLINE_EXCEEDED):
@@ -101,7 +97,7 @@ class Judge:
         self.status(where, status, malformed=malformed)
 
     def status(self, where: str, status: status_pb2.Status, *, malformed: bool = False) -> None:
-        """A status of a call or in band."""
+        """Record a status of a call or in band."""
         service = where.partition("/")[0]
         info, bad, retry = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest(), error_details_pb2.RetryInfo()
         found = {detail.type_url.rpartition(".")[2] for detail in status.details}

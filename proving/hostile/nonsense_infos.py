@@ -1,5 +1,5 @@
-"""Nonsense that a model service may say of its model, as data: a name, and what it makes of a right
-answer."""
+"""Nonsense that a model service may report about its model, as data: a name, and a change of a
+correct answer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from google.protobuf import duration_pb2
 from slipstream.wire.v1 import model_pb2
 
 Mutation = Callable[[model_pb2.ModelInfo], object]
-"""Changes a right answer in place."""
+"""A function that changes a correct answer in place."""
 
 _MOST = 2**31 - 1
 

@@ -1,7 +1,7 @@
-"""Nonsense that a draft or a verifier may answer to an item, as data: a name, and what it makes of
-a right result.
+"""Nonsense that a draft or a verifier may answer to an item, as data: a name, and a change of a
+correct result.
 
-A mutation gets a right result and the item that it answers. It returns what is sent in its place.
+A mutation gets a correct result and the item that it answers. It returns what is sent instead.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from slipstream.v1 import sampling_pb2
 from slipstream.wire.v1 import draft_pb2, rule_pb2
 
 Mutation = Callable[[Any, Any], list[Any]]
-"""From a right result and its item to the results that are sent."""
+"""A function from a correct result and its item to the results that are sent."""
 
 NAN, INFINITY = float("nan"), float("inf")
 MOST = 2**31 - 1
@@ -25,7 +25,7 @@ LONGEST = 2**62
 
 
 def _set(path: str, value: object) -> Mutation:
-    """Sets one field; ``path`` names it with dots, ``*`` takes each entry of a repeated field."""
+    """Set one field. ``path`` names it with dots; ``*`` takes each entry of a repeated field."""
 
     def mutate(result: Any, item: Any) -> list[Any]:
         *parents, name = path.split(".")
@@ -47,7 +47,7 @@ def _set(path: str, value: object) -> Mutation:
 
 
 def _fill(path: str, value: object) -> Mutation:
-    """Sets every entry of a repeated number field under each entry of another to ``value``."""
+    """Set every entry of a repeated number field under each entry of another to ``value``."""
 
     def mutate(result: Any, item: Any) -> list[Any]:
         parent, name = path.split(".")
@@ -62,7 +62,7 @@ def _fill(path: str, value: object) -> Mutation:
 
 
 def _longer(path: str, values: Callable[[Any], list[Any]]) -> Mutation:
-    """Appends to a repeated field under each entry of another, or of the result itself."""
+    """Append to a repeated field under each entry of another, or of the result itself."""
 
     def mutate(result: Any, item: Any) -> list[Any]:
         parent, _, name = path.rpartition(".")
@@ -98,8 +98,7 @@ def _retry(seconds: int) -> error_details_pb2.RetryInfo:
 
 
 def _elsewhere(**fields: object) -> Mutation:
-    """Sends the right result under another handle or round first: an answer to what was never
-    asked."""
+    """Send the correct result under another handle or round first, which was never asked for."""
 
     def mutate(result: Any, item: Any) -> list[Any]:
         stray = type(result)()

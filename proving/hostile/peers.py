@@ -1,10 +1,10 @@
-"""A hostile draft and a hostile verifier beside right ones: every kind of nonsense, and turns that
-must not notice.
+"""A hostile draft and a hostile verifier beside correct ones: every kind of nonsense, and turns
+that must not be affected.
 
-The orchestrator is asked for turns all the time. One draft, or one verifier, answers each kind of
-nonsense in turn, and rightly in between; others say nonsense of their model from the start. Each
-turn's text must be what plain decoding says, and a turn beside nonsense takes at most twice the
-median of quiet ones and one second.
+Turns run on the orchestrator all the time. One draft or verifier answers each kind of nonsense in
+turn, and correctly in between. Others report nonsense about their model from the start. Each turn's
+text must be that of plain decoding. A turn beside nonsense takes at most twice the median of quiet
+ones plus one second.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from slipstream.wire.v1 import model_pb2, model_pb2_grpc
 
 _TOKEN_COUNT = 24
 _SLOWER, _SECONDS = 2.0, 1.0
-"""Bound of a turn beside nonsense: this many times the quiet median, plus these seconds."""
+"""Bound of a turn beside nonsense: this factor of the quiet median, plus these seconds."""
 _PATIENCE_SECONDS = 20.0
-"""Longest that the orchestrator may leave a kind of nonsense alone."""
+"""Longest time that the orchestrator may take before it meets a kind of nonsense."""
 _QUIET_TURNS = 12
 _RIGHT_ANSWERS = 6
-"""After which a peer is trusted as it was: the first is a probe's."""
+"""Correct answers after which a peer is trusted as before. The first one answers a probe."""
 
 _ORCHESTRATOR_FLAGS = ("--learnt-directory", "", "--store", "memory", "--draft-deadline-seconds", "0.5")
 _DEADLINE = ("--verifier-deadline-seconds", "2")
-"""A verifier that answers something else owes its answer until then."""
+"""Deadline of a verifier that answers something else and still owes its answer."""
 
 
 def _settings(index: int) -> Settings:
@@ -65,11 +65,11 @@ class _Turn:
 
 
 class HostilePeers:
-    """One role's part of a run: ``role`` is what is hostile, ``draft`` or ``verifier``. Use as a
+    """The run of one role: ``role`` is the hostile one, ``draft`` or ``verifier``. Use it as a
     context."""
 
     def __init__(self, role: str, verifier: str, draft: str, judge: Judge, *, neighbour_count: int = 2) -> None:
-        """``verifier`` and ``draft`` are the addresses of right services."""
+        """``verifier`` and ``draft`` are the addresses of correct services."""
         self.role = role
         self._right = {"verifier": verifier, "draft": draft}
         self._judge = judge
@@ -83,7 +83,7 @@ class HostilePeers:
         self.kind_count = 0
         self._last_kind = ""
         self._change_count = 0
-        """Times that what the peer answers has changed."""
+        """Number of changes of the peer's answers."""
         self.orchestrator: Service | None = None
         self._over = threading.Event()
         self._neighbours: list[threading.Thread] = []
@@ -104,7 +104,7 @@ class HostilePeers:
         self._stop()
 
     def run(self, kinds: Sequence[str] | None = None) -> None:
-        """Answer with each of ``kinds``, or all there are."""
+        """Answer with each of ``kinds``, or with all kinds."""
         assert self.orchestrator is not None
         with Client(self.orchestrator.address) as client:
             for index in range(self._neighbour_count):
@@ -123,7 +123,7 @@ class HostilePeers:
 
     @property
     def quiet_median(self) -> float:
-        """Seconds of a turn beside right answers."""
+        """Median seconds of a turn beside correct answers."""
         return statistics.median(turn.seconds for turn in self.turns if not turn.kind)
 
     @property
@@ -136,8 +136,8 @@ class HostilePeers:
         )
 
     def _suffer(self, kind: str) -> None:
-        """One kind of nonsense until it has been answered, then right answers until one has been
-        taken."""
+        """Answer with one kind of nonsense until it has been used, then correctly until an answer
+        has been accepted."""
         peer = self.peer
         self._last_kind = kind
         self._change(kind)
@@ -177,7 +177,7 @@ class HostilePeers:
                     self._judge.complain(f"beside {kind!r} a text was {got} instead of {self._expected[index]}")
 
     def _kind_since(self, change_count: int) -> str:
-        """The nonsense that was beside a turn since what the peer answers had changed so often."""
+        """Return the nonsense beside a turn since the given change count."""
         return "" if change_count == self._change_count and not self.peer.kind else self._last_kind
 
     def _turn(self, client: Client, index: int, over: Settings) -> list[int]:
@@ -260,8 +260,8 @@ def _info_of(address: str) -> model_pb2.ModelInfo:
 
 
 def run_peers(verifier: str, draft: str, judge: Judge) -> list[str]:
-    """Both roles at once, every kind; ``verifier`` and ``draft`` are right services. Returns a line
-    for each."""
+    """Run both roles at once, with every kind. ``verifier`` and ``draft`` are correct services.
+    Returns a line for each."""
     lines: list[str] = []
 
     def play(role: str) -> None:

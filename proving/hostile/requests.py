@@ -1,5 +1,4 @@
-"""Requests for each method: one that is right or nearly so, and then spoilt, or one of no sense at
-all."""
+"""Requests for each method: nearly correct ones that are then damaged, or meaningless ones."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ SERVICES: tuple[ServiceDescriptor, ...] = (ORCHESTRATOR, MODEL, VERIFIER, DRAFT)
 
 _KEPT = 64
 _MOST_TOKENS = 12
-"""Most tokens of a turn that is asked for in earnest."""
+"""Most tokens of a correct turn."""
 _BATCH = (1, 1, 4, 16, 48)
 """Parts of one message of a stream."""
 _HUGE = (17 * 2**20, 65 * 2**20)
@@ -39,22 +38,21 @@ _TOKENS = range(3, 200)
 
 @dataclass(slots=True)
 class Belongings:
-    """Names that this caller has been given or has made up, and those of others that it has
-    seen."""
+    """Names that this caller has received or invented, and names of others that it has seen."""
 
     sessions: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT))
     others: tuple[str, ...] = ()
-    """Sessions of those who are not to be disturbed: they are only looked at."""
+    """Sessions that must not be disturbed. The caller only reads them."""
     handles: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT))
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One message as it goes to the wire, and what its answer may be."""
+    """One message as sent, and the answers that are allowed."""
 
     data: bytes
     parts: int = 1
-    """Number of messages that it counts for: a stream's message carries several items."""
+    """Number of messages that it counts for, because a stream's message carries several items."""
     is_message: bool = True
     is_huge: bool = False
     items: tuple[tuple[str, int], ...] = ()
@@ -79,7 +77,7 @@ class Requests:
         }
 
     def draw(self, method: MethodDescriptor) -> Asked:
-        """A message for a method."""
+        """Return a message for a method."""
         kind = GetMessageClass(method.input_type)
         message = kind()
         parts = _items_field(method)
@@ -118,8 +116,8 @@ class Requests:
         self._leave_others_alone(message)
 
     def _skeleton(self, message: Any) -> None:
-        """Fill a message with right values for its kind, by its fields' names where the kind is not
-        known."""
+        """Fill a message with correct values for its type, or by its fields' names if the type is
+        unknown."""
         make = self._skeletons.get(message.DESCRIPTOR.name)
         if make is not None:
             make(message)
@@ -227,13 +225,13 @@ def _rules() -> Iterator[SamplingRule]:
 
 
 def _items_field(method: MethodDescriptor) -> FieldDescriptor | None:
-    """The field of a stream's message that holds its items."""
+    """Return the field of a stream's message that holds its items."""
     found: FieldDescriptor | None = method.input_type.fields_by_name.get("items")
     return found if method.client_streaming else None
 
 
 def _padding(byte_count: int) -> bytes:
-    """A string in a field that no version has."""
+    """Return a string in a field that no version has."""
     length = bytearray()
     left = byte_count
     while left > 127:

@@ -5,7 +5,7 @@ of time, never read or vanish. Every answer's status must say what the caller di
 helps to ask again. Each item must be answered. The services stay SERVING, their memory stays
 bounded, and the bystanders' texts are as they are undisturbed. At the end no page may be held.
 
-Then a caller without a token attacks an orchestrator that asks for one (`doors`). After that a
+Then a caller without a token attacks an orchestrator that asks for one (`attacks`). After that a
 draft and a verifier answer with nonsense (`peers`).
 
   python -m proving.hostile --messages 2000
@@ -33,9 +33,9 @@ from rich.console import Console
 from rich.progress import Progress, TaskID
 from rich.table import Table
 
+from proving.hostile.attacks import run_attacks
 from proving.hostile.bystanders import Bystanders
 from proving.hostile.callers import Caller
-from proving.hostile.doors import run_doors
 from proving.hostile.judge import Judge
 from proving.hostile.peers import run_peers
 from proving.hostile.requests import DRAFT, MODEL, ORCHESTRATOR, SERVICES, VERIFIER, Belongings
@@ -48,20 +48,19 @@ from slipstream.wire.v1 import model_pb2, model_pb2_grpc
 _PAPER = "arithmetic:ends=0&context=256"
 _MODEL_FLAGS = ("--kv-memory-mib", "1", "--peer-grace-seconds", "2", "--max-lease-seconds", "20")
 _CALLERS = 6
-"""Callers of each service."""
+"""Number of callers of each service."""
 _WARM = 0.1
-"""The part of the messages after which memory is looked at for the first time."""
+"""Share of the messages after which memory is first measured."""
 _LOOK_SECONDS = 0.5
 _SILENT_SECONDS = 20.0
-"""Longest that a service may owe an answer about its health, on a machine with much else to do."""
+"""Longest time of a health answer on a busy machine."""
 _SETTLE_SECONDS = 60.0
 MOST_GROWTH = 200 * 2**20
-"""Bytes that a process may grow by once it is warm."""
+"""Most bytes that a process may grow by after it is warm."""
 
 
 class Hostile:
-    """One run: the same seed sends the same messages, as far as they do not name what services have
-    named."""
+    """One run. The same seed sends the same messages, except for names that the services choose."""
 
     def __init__(
         self,
@@ -73,8 +72,8 @@ class Hostile:
         services: Sequence[ServiceDescriptor] = SERVICES,
         peers: bool = True,
     ) -> None:
-        """Send ``message_count`` messages to each of the ``services``; with ``peers``, services that answer
-        with nonsense come after that."""
+        """Send ``message_count`` messages to each of the ``services``. With ``peers``, services
+        that answer with nonsense follow."""
         self._peers = peers
         self.lines: list[str] = []
         """Lines of the report from the parts after the flood."""
@@ -90,7 +89,7 @@ class Hostile:
         self.bystander_turn_count = 0
 
     def run(self, progress: Progress) -> None:
-        """Everything. SlipstreamError if the services cannot be started."""
+        """Run everything. SlipstreamError if the services cannot be started."""
         with (
             tempfile.TemporaryDirectory(prefix="slipstream-hostile-") as directory,
             LocalServices(self._settings(f"{directory}/sessions.db")) as local,
@@ -157,8 +156,7 @@ class Hostile:
 
 
 class _Watch:
-    """Use as a context: inside it the services are asked how they are, and their memory is looked
-    at."""
+    """Checks the services' health and memory within a context."""
 
     def __init__(self, local: LocalServices, judge: Judge) -> None:
         self._services = local.services
@@ -178,12 +176,12 @@ class _Watch:
         self._thread.join()
 
     def warm(self) -> None:
-        """From now on memory counts."""
+        """Start to count memory."""
         self._warm = self._now()
         self._most = dict(self._warm)
 
     def memory(self) -> dict[str, tuple[int, int, int]]:
-        """When it was warm, at most since, and now."""
+        """Return the memory when warm, the most since then, and the current one."""
         now = self._now()
         return {name: (before, max(self._most[name], now[name]), now[name]) for name, before in self._warm.items()}
 
@@ -229,7 +227,7 @@ def rows(judge: Judge) -> list[tuple[str, ...]]:
 
 
 def markdown(hostile: Hostile, command: str, verdict: str) -> str:
-    """The outcome as a page."""
+    """Return the outcome as a page."""
     lines = ["# Hostile messages", "", f"`{command}` at {commit_of_tree()}:", "", f"**{verdict}**", ""]
     lines += ["| process | MiB when warm | at most | at the end |", "|---|---:|---:|---:|"]
     for name, sizes in hostile.memory.items():
@@ -240,7 +238,7 @@ def markdown(hostile: Hostile, command: str, verdict: str) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run it; 0 if nothing went wrong but what was sent."""
+    """Run the test. Returns 0 if nothing failed."""
     parser = argparse.ArgumentParser(
         prog="python -m proving.hostile", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -255,7 +253,10 @@ def main(arguments: list[str] | None = None) -> int:
         "--structure-seconds", type=float, default=20, help="for how long hostile structures come; 0: none (default 20)"
     )
     parser.add_argument(
-        "--door-seconds", type=float, default=8, help="for each attack of a caller without a token; 0: none (default 8)"
+        "--attack-seconds",
+        type=float,
+        default=8,
+        help="for each attack of a caller without a token; 0: none (default 8)",
     )
     parser.add_argument("--report", type=Path, help="write the outcome there as markdown")
     options = parser.parse_args(arguments)
@@ -274,8 +275,8 @@ def main(arguments: list[str] | None = None) -> int:
         attack = StructureAttack(hostile.judge, options.structure_seconds)
         attack.run()
         console.print(attack, markup=False)
-    doors = run_doors(hostile.judge, options.door_seconds) if options.door_seconds else []
-    for line in doors:
+    attacks = run_attacks(hostile.judge, options.attack_seconds) if options.attack_seconds else []
+    for line in attacks:
         console.print(line, markup=False)
     seconds = time.monotonic() - started
     shown = Table(*_COLUMNS)
@@ -299,7 +300,7 @@ def main(arguments: list[str] | None = None) -> int:
             ["python", "-m", "proving.hostile", *(arguments if arguments is not None else sys.argv[1:])]
         )
         page = markdown(hostile, command, verdict)
-        if doors:
-            page += "\n".join(["", "## Callers without a token", "", *(f"- {line}" for line in doors), ""])
+        if attacks:
+            page += "\n".join(["", "## Callers without a token", "", *(f"- {line}" for line in attacks), ""])
         options.report.write_text(page)
     return 1 if hostile.judge.complaints else 0

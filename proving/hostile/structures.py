@@ -1,8 +1,7 @@
 """Structures that take minutes and gigabytes to compile, from one principal, beside another
 principal's turns.
 
-The neighbour's turns, plain ones and ones with structures that no turn has used yet, are measured
-quietly first.
+The neighbour's turns, with and without new structures, are first measured without the attack.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ from slipstream.client import Client, PeerError, Settings, Structure
 from slipstream.errors import Code
 
 _MOST_FACTOR, _MOST_MORE_SECONDS = 2.0, 1.0
-"""A neighbour's turn takes at most so many times its quiet median, and so many seconds more."""
+"""Bound of a neighbour's turn: this factor of its quiet median, plus these seconds."""
 
 _QUIET_TURNS = 8
-"""Turns of each kind that are measured, after one that is not."""
+"""Measured turns of each kind, after one that is not measured."""
 
 _CALLERS = 4
 _LEAVE_SECONDS = 0.7
@@ -41,7 +40,7 @@ _HALF_A_PAIR = '"\\ud800"'
 
 
 def hostile_structures() -> Iterator[Structure]:
-    """One after another, each another: what was refused once is known."""
+    """Yield different hostile structures, because a refused one is remembered."""
     for n in itertools.count():
         yield Structure(json_schema=_schema(type="integer", multipleOf=99_991 + n, minimum=0, maximum=10**9))
         yield Structure(
@@ -67,7 +66,7 @@ def _object(name: str) -> dict[str, object]:
 
 @dataclass(slots=True)
 class StructureAttack:
-    """One run on a pair of its own."""
+    """One run, on its own pair."""
 
     judge: Judge
     seconds: float
@@ -76,14 +75,14 @@ class StructureAttack:
     says nothing."""
     statuses: Counter[str] = field(default_factory=Counter)
     quiet: dict[str, float] = field(default_factory=dict)
-    """Median seconds of the neighbour's turns by their kind, before."""
+    """Median seconds of the neighbour's turns by kind, before the attack."""
     slowest: dict[str, float] = field(default_factory=dict)
     """Longest turn of each kind beside the attack, in seconds."""
     most_memory: int = 0
-    """Bytes of the orchestrator."""
+    """Most bytes of the orchestrator."""
 
     def run(self) -> None:
-        """Everything. SlipstreamError if the services cannot be started."""
+        """Run the attack. SlipstreamError if the services cannot be started."""
         with tempfile.TemporaryDirectory(prefix="slipstream-hostile-") as directory:
             tokens = _access_file(Path(directory) / "access.toml", "mallory", "alice")
             flags = ("--access", f"{directory}/access.toml", "--drain-seconds", "1")
@@ -168,7 +167,7 @@ class StructureAttack:
 
 
 class _Neighbour:
-    """A second principal's turns, whose texts must be what they are undisturbed."""
+    """The turns of a second principal. Their texts must not change."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -193,7 +192,7 @@ class _Neighbour:
 
 
 def _access_file(path: Path, *names: str) -> dict[str, str]:
-    """Write who may ask; returns the tokens by name."""
+    """Write the access file, and return the tokens by name."""
     tokens, lines = {}, []
     for name in names:
         tokens[name], kept = make_token()

@@ -1,1 +1,1 @@
-"""Turns left in every way, and what stays of them; a soak."""
+"""Turns that are abandoned in every way, the resources that they leave, and a soak."""

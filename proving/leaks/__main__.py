@@ -1,4 +1,4 @@
-"""`python -m proving.leaks`: see `run`."""
+"""Entry point of `python -m proving.leaks`: see `run`."""
 
 import sys
 

@@ -1,4 +1,5 @@
-"""Count what processes hold, from outside: descriptors, sockets, threads, tasks, memory, pages."""
+"""Counts of what processes hold, read from outside: descriptors, sockets, threads, tasks, memory,
+pages."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from slipstream.wire.v1 import model_pb2, model_pb2_grpc
 _POLL_SECONDS = 0.25
 _QUIET_SECONDS = 1.0
 _GRPC_POOLS = ("event_engine", "grpc_global_tim")
-"""Names of grpc's own threads, in the fifteen letters that the kernel keeps."""
+"""Names of grpc's own threads, in the fifteen letters that the kernel stores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,23 +31,22 @@ class Count:
     descriptors: int
     sockets: int
     threads: int
-    """Threads without those of grpc's own pools, whose number changes at any time."""
+    """Number of threads, except those of grpc's pools, which changes at any time."""
     tasks: int
-    """Tasks of its event loop."""
+    """Number of tasks of its event loop."""
     pages: int
-    """Held by open sequences; of an orchestrator none."""
+    """Number of pages held by open sequences; 0 for an orchestrator."""
     sequences: int
-    """Open, of a model service; an orchestrator's sessions."""
+    """Number of open sequences of a model service, or of an orchestrator's sessions."""
 
     def over(self, other: Count) -> dict[str, int]:
-        """Return by how much this count exceeds another, for each thing that it does."""
+        """Return the excess of this count over another, by resource."""
         before, now = asdict(other), asdict(self)
         return {name: now[name] - before[name] for name in now if now[name] > before[name]}
 
 
 class Census:
-    """Counts the three processes of a served pair, whose metrics are at ``metrics`` by their
-    names."""
+    """Counts the three processes of a served pair. Their metrics are at ``metrics`` by name."""
 
     def __init__(self, local: LocalServices, metrics: Mapping[str, str]) -> None:
         self._metrics = metrics
@@ -54,16 +54,16 @@ class Census:
         self._models = {"verifier": local.verifier_address, "draft": local.draft_address}
 
     def take(self) -> dict[str, Count]:
-        """Count now."""
+        """Return the current counts."""
         return {name: self._count(name, process) for name, process in self._processes.items()}
 
     def memory(self) -> dict[str, int]:
-        """Resident bytes."""
+        """Return the resident bytes."""
         return {name: process.memory_info().rss for name, process in self._processes.items()}
 
     def settled(self, patience: float) -> dict[str, Count]:
-        """Once no page is held, no sequence open, and nothing has changed for a second; or what
-        there is after ``patience`` seconds."""
+        """Return the counts once no page is held, no sequence is open, and nothing has changed for
+        a second; or after ``patience`` seconds."""
         deadline = time.monotonic() + patience
         last, since = self.take(), time.monotonic()
         while time.monotonic() < deadline:
@@ -78,8 +78,8 @@ class Census:
         return last
 
     def back_at(self, before: Mapping[str, Count], patience: float) -> dict[str, dict[str, int]]:
-        """Wait until nothing is more than it was; what was more at every look of ``patience``
-        seconds, by process, and by how much at least: what stays, and not what a single look caught
+        """Wait until no count exceeds the earlier one. After ``patience`` seconds, return the least
+        excess over all looks, by process. So only what stays counts, not what a single look caught
         at work."""
         deadline = time.monotonic() + patience
         stays = {name: count.over(before[name]) for name, count in self.take().items()}

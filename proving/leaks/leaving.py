@@ -1,8 +1,5 @@
-"""Ways to leave a turn in the middle.
-
-A turn is left by its cancel, by the call's, by a cut connection, by a deadline, by deleting its
-session, or by half a chat. A model service is left by a stream of items that ends.
-"""
+"""Ways to abandon a turn: cancel it or its call, cut the connection, pass a deadline, delete its
+session, or close half of a chat. Peers of a model service end their item streams."""
 
 from __future__ import annotations
 
@@ -27,18 +24,18 @@ from slipstream.v1 import orchestrator_pb2, orchestrator_pb2_grpc
 from slipstream.wire.v1 import draft_pb2, draft_pb2_grpc, verifier_pb2, verifier_pb2_grpc
 
 _LONG = 200
-"""Tokens of a turn that is left."""
+"""Tokens of an abandoned turn."""
 _LATEST = 5
-"""Deltas after which it is left at the latest."""
+"""Latest delta after which it is abandoned."""
 _LEAVE_SECONDS = 0.03
 _WORDS = ["".join(letters) for letters in product("abcdefgh", repeat=3)]
-"""Words of prompts. Their number is bounded, as in a language: tokenizers keeps the last 10,000
-words that a thread has met."""
+"""Words of prompts. Their number is bounded, as in a language, because tokenizers caches the last
+10,000 words of a thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """The client and the connections that are left."""
+    """The client, and the connections that are abandoned."""
 
     local: LocalServices
     client: AsyncClient
@@ -63,14 +60,14 @@ class Scene:
 
 
 async def _some(responses: AsyncIterator[Any], rng: random.Random) -> None:
-    """Read a little."""
+    """Read a part of the answer."""
     for _ in range(rng.randrange(_LATEST)):
         if await anext(responses, None) is None:
             return
 
 
 async def cancel_turn(scene: Scene) -> None:
-    """CancelTurn, and its turn's last event."""
+    """Cancel a turn with CancelTurn, and read its last event."""
     session = await scene.client.create_session()
     reply = await session.send(scene.prompt(), scene.settings())
     deltas = reply.deltas()
@@ -81,7 +78,7 @@ async def cancel_turn(scene: Scene) -> None:
 
 
 async def cancel_call(scene: Scene) -> None:
-    """A generation without a name ends with its call."""
+    """Cancel the call of a generation without a request id, which ends it."""
     request = orchestrator_pb2.GenerateRequest(text=scene.prompt(), settings=scene.settings().message(), choice_count=2)
     call = scene.client.stub.Generate(request)
     with suppress(grpc.aio.AioRpcError):
@@ -90,7 +87,7 @@ async def cancel_call(scene: Scene) -> None:
 
 
 async def cut_connection(scene: Scene) -> None:
-    """A connection is gone, without a word, under a turn and two that look on."""
+    """Cut a connection silently, under a turn and two watchers."""
     session = await scene.client.create_session()
     message = orchestrator_pb2.SendMessageRequest(
         session_id=session.session_id, content=scene.prompt(), settings=scene.settings().message()
@@ -112,7 +109,7 @@ async def cut_connection(scene: Scene) -> None:
 
 
 async def run_out_of_time(scene: Scene) -> None:
-    """A deadline passes."""
+    """Let a deadline pass."""
     session = await scene.client.create_session()
     request = orchestrator_pb2.SendMessageRequest(
         session_id=session.session_id, content=scene.prompt(), settings=scene.settings().message()
@@ -123,7 +120,7 @@ async def run_out_of_time(scene: Scene) -> None:
 
 
 async def delete_session(scene: Scene) -> None:
-    """The session is deleted under its turn."""
+    """Delete the session under its turn."""
     session = await scene.client.create_session()
     reply = await session.send(scene.prompt(), scene.settings())
     with suppress(PeerError):
@@ -135,7 +132,8 @@ async def delete_session(scene: Scene) -> None:
 
 
 async def half_close_chat(scene: Scene) -> None:
-    """A chat's sending half ends with messages that wait; the other is read to its end, or left."""
+    """Close a chat's sending half while messages wait. Read the other half to its end, or leave
+    it."""
     call = scene.client.stub.Chat()
     await call.write(orchestrator_pb2.ChatRequest(start=orchestrator_pb2.StartChat()))
     for _ in range(scene.rng.randrange(1, 4)):
@@ -151,7 +149,7 @@ async def half_close_chat(scene: Scene) -> None:
 
 
 async def leave_chat(scene: Scene) -> None:
-    """A chat is left open on both sides, and its call cancelled."""
+    """Cancel a chat's call while both halves are open."""
     call = scene.client.stub.Chat()
     await call.write(orchestrator_pb2.ChatRequest(start=orchestrator_pb2.StartChat()))
     said = orchestrator_pb2.UserMessage(content=scene.prompt(), settings=scene.settings().message())
@@ -161,7 +159,7 @@ async def leave_chat(scene: Scene) -> None:
 
 
 async def leave_items(scene: Scene) -> None:
-    """A peer of the verifier and the draft ends its streams with items in work."""
+    """End a peer's streams to verifier and draft with items in work."""
     key = ((PEER_KEY, secrets.token_hex(16)),)
     rule = rule_message(SamplingRule(temperature=1.0, seed=scene.rng.randrange(2**32)), 2**31)
     fields: dict[str, Any] = {"round": 1, "rule": rule, "rule_hash": rule_hash(rule), "open": {}}
@@ -198,7 +196,7 @@ WAYS: tuple[Callable[[Scene], Awaitable[None]], ...] = (
 
 @asynccontextmanager
 async def _relay(upstream: str) -> AsyncIterator[tuple[str, Callable[[], None]]]:
-    """An address from which connections go on to another, and what cuts them."""
+    """Yield an address that relays connections to another, and a function that cuts them."""
     transports: list[asyncio.BaseTransport] = []
     host, _, port = upstream.rpartition(":")
 

@@ -35,13 +35,13 @@ from slipstream.client import AsyncClient, PeerError
 
 _AT_ONCE = 8
 _WARM_CANCELS = 64
-"""Before anything is counted."""
+"""Abandoned turns before the first count."""
 _SETTLE_SECONDS = 60.0
 _LOOK_SECONDS = 10.0
 _CONNECTIONS = 8
 _MOST_TURNS = 6
 MOST_SLOPE = 0.5
-"""MiB a minute by which a process may grow in the last half of a soak."""
+"""Most MiB a minute by which a process may grow in the last half of a soak."""
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class Outcome:
 
     complaints: list[str] = field(default_factory=list)
     left: Counter[str] = field(default_factory=Counter)
-    """Turns by how they were left."""
+    """Number of turns by the way they were abandoned."""
     turn_count: int = 0
     memory: dict[str, list[tuple[float, int]]] = field(default_factory=dict)
     """Memory of each process: pairs of seconds and bytes."""
@@ -62,8 +62,8 @@ class Outcome:
 
 @contextmanager
 def served() -> Iterator[tuple[LocalServices, Census]]:
-    """A pair with a store in a file, and who counts what it holds. SlipstreamError if it cannot be
-    started."""
+    """Run a pair with its store in a file, and yield it with its census. SlipstreamError if it
+    cannot be started."""
     metrics = {name: free_address() for name in ("orchestrator", "verifier", "draft")}
     flags = {name: ("--metrics-address", address) for name, address in metrics.items()}
     model = ("--kv-memory-mib", "1", "--peer-grace-seconds", "1")
@@ -81,7 +81,7 @@ def served() -> Iterator[tuple[LocalServices, Census]]:
 
 
 def leave_many(local: LocalServices, census: Census, count: int, seed: int, progress: Progress) -> Outcome:
-    """Leave so many turns, and see what stays."""
+    """Abandon ``count`` turns, and return what stays."""
     outcome = Outcome()
     bar = progress.add_task("turns left", total=count)
     asyncio.run(_leave(local, _WARM_CANCELS, random.Random(f"warm {seed}"), Outcome(), lambda: None))
@@ -97,7 +97,7 @@ def leave_many(local: LocalServices, census: Census, count: int, seed: int, prog
 
 
 def _settled(census: Census, outcome: Outcome) -> dict[str, Count]:
-    """Once nothing happens any more, and nothing is held."""
+    """Wait until nothing happens and nothing is held."""
     settled = census.settled(_SETTLE_SECONDS)
     for name, left in settled.items():
         if left.pages or left.sequences:
@@ -108,7 +108,7 @@ def _settled(census: Census, outcome: Outcome) -> dict[str, Count]:
 async def _leave(
     local: LocalServices, count: int, rng: random.Random, outcome: Outcome, done: Callable[[], None]
 ) -> None:
-    """Leave so many turns, some at once, and delete what sessions there are."""
+    """Abandon turns, several at once, and delete the remaining sessions."""
     ways = deque(rng.choice(WAYS) for _ in range(count))
     async with AsyncClient(local.orchestrator_address) as client:
 
@@ -187,7 +187,7 @@ async def _soak(
 
 
 async def _session(scene: Scene, over: asyncio.Event) -> int:
-    """A session of a few turns, deleted; how many turns it had."""
+    """Run a session of a few turns and delete it. Returns its number of turns."""
     session = await scene.client.create_session(settings=scene.settings())
     count = 0
     try:
@@ -207,7 +207,7 @@ async def _session(scene: Scene, over: asyncio.Event) -> int:
 
 
 def _slope(samples: Sequence[tuple[float, int]]) -> float:
-    """MiB a minute, by least squares."""
+    """Return MiB a minute, by least squares."""
     if len(samples) < 2:
         return 0.0
     slope, _ = statistics.linear_regression(
@@ -229,7 +229,7 @@ def _report(outcome: Outcome, console: Console) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run it; 0 if nothing stays and nothing grows."""
+    """Run the test. Returns 0 if nothing stays and nothing grows."""
     parser = argparse.ArgumentParser(
         prog="python -m proving.leaks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

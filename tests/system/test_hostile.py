@@ -12,8 +12,8 @@ import pytest
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
+from proving.hostile.attacks import run_attacks
 from proving.hostile.bystanders import Bystanders
-from proving.hostile.doors import run_doors
 from proving.hostile.judge import Judge
 from proving.hostile.requests import SERVICES
 from proving.hostile.run import main
@@ -26,7 +26,7 @@ from slipstream.rpc.status import status_of
 
 def test_every_service_answers_any_message_rightly(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = tmp_path / "hostile.md"
-    parts = ["--without-peers", "--structure-seconds", "0", "--door-seconds", "0"]
+    parts = ["--without-peers", "--structure-seconds", "0", "--attack-seconds", "0"]
     assert main(["--messages", "300", *parts, "--report", str(report)]) == 0, capsys.readouterr().out
     written = report.read_text()
     assert " 0 complaints" in written
@@ -44,7 +44,7 @@ def test_hostile_structures_take_neither_memory_nor_a_neighbours_turn() -> None:
 
 def test_a_caller_without_a_token_harms_no_neighbour() -> None:
     judge = Judge()
-    lines = run_doors(judge, 2, "compressed", "resets", is_quick=False)
+    lines = run_attacks(judge, 2, "compressed", "resets", is_quick=False)
     assert not judge.complaints, judge.complaints
     assert [line.partition(":")[0] for line in lines] == ["quiet", "compressed", "resets"]
 

@@ -3,7 +3,7 @@ as quick as they are.
 
 One of them alone, against a running server:
 
-  python -m proving.hostile.doors ATTACK HOST:PORT SECONDS
+  python -m proving.hostile.attacks ATTACK HOST:PORT SECONDS
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SERVICE = "/slipstream.v1.OrchestratorService"
 _HEALTH = "/grpc.health.v1.Health/Check"
 _INFLATED_BYTES = 15 * 2**20
 _BOMB_FIELD, _BOMB_REFERENCES = "a" * 3900, 4000
-"""16 MiB of header fields in 8 KB: a field that the server keeps, and references to it of one byte
+"""A field of 16 MiB in 8 KB: a field that the server stores, and references to it of one byte
 each."""
 
 _MOST_STREAMS = 20_000
@@ -42,7 +42,7 @@ _QUICK = Settings(max_token_count=100, ignore_end_tokens=True, draft_length=0)
 
 
 def _compressed(connection: RawConnection) -> None:
-    """Bodies of 15 KB that would become messages of 15 MiB."""
+    """Send bodies of 15 KB that would become messages of 15 MiB."""
     connection.meet()
     body = grpc_message(gzip.compress(bytes(_INFLATED_BYTES)), compressed=True)
     while True:
@@ -52,7 +52,7 @@ def _compressed(connection: RawConnection) -> None:
 
 
 def _uncompressed(connection: RawConnection) -> None:
-    """Messages of 15 MiB as they are."""
+    """Send messages of 15 MiB, uncompressed."""
     connection.meet()
     body = grpc_message(bytes(_INFLATED_BYTES))
     while True:
@@ -62,21 +62,22 @@ def _uncompressed(connection: RawConnection) -> None:
 
 
 def _headers(connection: RawConnection) -> None:
-    """Header fields by reference, from a client that neither acknowledges settings nor reads."""
+    """Send header fields by reference, from a client that neither acknowledges settings nor
+    reads."""
     connection.open(_HEALTH, block=literal("x", _BOMB_FIELD, kept=True))
     connection.open_many(_HEALTH, 3000, NEWEST * _BOMB_REFERENCES)
     connection.seconds_until_closed()
 
 
 def _chat_headers(connection: RawConnection) -> None:
-    """The same, in calls that wait for their first message."""
+    """Send header fields by reference, in calls that wait for their first message."""
     connection.open(f"{_SERVICE}/Chat", block=literal("x", _BOMB_FIELD, kept=True))
     connection.open_many(f"{_SERVICE}/Chat", 3000, NEWEST * 3)
     connection.seconds_until_closed()
 
 
 def _streams(connection: RawConnection) -> None:
-    """More calls at once than a client needs."""
+    """Make more calls at once than a client needs."""
     connection.meet()
     connection.open_many(_HEALTH, _MOST_STREAMS)
     while True:
@@ -84,7 +85,7 @@ def _streams(connection: RawConnection) -> None:
 
 
 def _resets(connection: RawConnection) -> None:
-    """Calls with a message that are ended as soon as they are made (rapid reset)."""
+    """Make calls with a message, and end each at once (rapid reset)."""
     connection.meet()
     while True:
         for _ in range(_RESETS_TOGETHER):
@@ -105,8 +106,8 @@ ATTACKS: dict[str, Callable[[RawConnection], None]] = {
 
 
 def attack(name: str, address: str, seconds: float) -> int:
-    """Attack for so long, on a new connection whenever the server ends one; returns how many there
-    were."""
+    """Attack for ``seconds``, on a new connection whenever the server ends one. Returns the number
+    of connections."""
     end, count = time.monotonic() + seconds, 0
     while time.monotonic() < end:
         count += 1
@@ -124,11 +125,11 @@ def attack(name: str, address: str, seconds: float) -> int:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outcome:
-    """Effects of an attack on the neighbour and on the orchestrator."""
+    """The effects of an attack on the neighbour and on the orchestrator."""
 
     name: str
     turns: tuple[float, ...]
-    """Seconds that each of the neighbour's turns took."""
+    """Seconds of each of the neighbour's turns."""
     most_bytes: int
 
     def __str__(self) -> str:
@@ -137,10 +138,10 @@ class Outcome:
         return f"{self.name}: {what}; orchestrator at most {self.most_bytes / 2**20:.0f} MiB"
 
 
-def run_doors(judge: Judge, seconds: float, *attacks: str, is_quick: bool = True) -> list[str]:
-    """Run attacks on an orchestrator of its own, all if none is named; returns a line for each, and
-    complains to the judge. Where ``is_quick`` is false, nothing else leaves the machine the time
-    that turns need, and they may take any."""
+def run_attacks(judge: Judge, seconds: float, *attacks: str, is_quick: bool = True) -> list[str]:
+    """Run attacks on an orchestrator started here, all of them if none is named. Returns a line for
+    each, and reports complaints to the judge. ``is_quick`` False means a busy machine, on which
+    turns may take any time."""
     with _guarded() as (local, token), Client(local.orchestrator_address, token=token) as neighbour:
         orchestrator = local.services["orchestrator"]
         quiet = [_turn(neighbour) for _ in range(_QUIET_TURNS)]
@@ -161,7 +162,7 @@ def run_doors(judge: Judge, seconds: float, *attacks: str, is_quick: bool = True
 
 def _beside(name: str, local: LocalServices, neighbour: Client, seconds: float, judge: Judge) -> Outcome:
     process = psutil.Process(local.services["orchestrator"].process.pid)
-    command = (sys.executable, "-P", "-m", "proving.hostile.doors", name, local.orchestrator_address, str(seconds))
+    command = (sys.executable, "-P", "-m", "proving.hostile.attacks", name, local.orchestrator_address, str(seconds))
     turns: list[float] = []
     most = 0
     with subprocess.Popen(command) as attacker:
@@ -185,9 +186,9 @@ def _turn(client: Client) -> float:
 
 @contextmanager
 def _guarded() -> Iterator[tuple[LocalServices, str]]:
-    """A pair whose orchestrator asks for tokens, and one of them."""
+    """Run a pair whose orchestrator requires tokens, and yield it with a token."""
     token, entry = token_and_entry("neighbour", 1)
-    with tempfile.TemporaryDirectory(prefix="slipstream-doors-") as folder:
+    with tempfile.TemporaryDirectory(prefix="slipstream-attacks-") as folder:
         access = Path(folder) / "access.toml"
         access.write_text(entry)
         memory = ("--kv-memory-mib", "1")

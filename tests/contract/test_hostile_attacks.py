@@ -1,4 +1,4 @@
-"""An attack on a server's doors leaves nothing of its connections behind."""
+"""An attack on a server leaves nothing of its connections behind."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from proving.hostile.doors import ATTACKS, attack
+from proving.hostile.attacks import ATTACKS, attack
 
 
 @pytest.fixture
