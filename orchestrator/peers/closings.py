@@ -9,7 +9,8 @@ import logging
 import time
 from typing import Generic
 
-from slipstream.rpc.item_stream import ItemStream, ItemT, ResultT
+from slipstream.rpc.item_results import ItemT, ResultT
+from slipstream.rpc.item_stream import ItemStream
 from slipstream.rpc.status import PeerError
 
 log = logging.getLogger(__name__)

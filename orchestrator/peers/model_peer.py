@@ -21,7 +21,8 @@ from slipstream.agreed import WIRE_VERSION
 from slipstream.errors import SlipstreamError
 from slipstream.reasons import Reason
 from slipstream.rpc.connector import PLAINTEXT, Connector
-from slipstream.rpc.item_stream import ItemStream, ItemT, ResultT
+from slipstream.rpc.item_results import ItemT, ResultT
+from slipstream.rpc.item_stream import ItemStream
 from slipstream.rpc.parsing import unreadable
 from slipstream.rpc.sampling_wire import rule_hash, rule_message
 from slipstream.rpc.status import error_of_call

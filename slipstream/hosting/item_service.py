@@ -23,7 +23,7 @@ from slipstream.errors import FieldViolation, InvalidFieldsError
 from slipstream.hosting.handles import Handles, PeerHandles
 from slipstream.hosting.service_telemetry import ServiceTelemetry
 from slipstream.rpc.item_answers import Answer, answer_items
-from slipstream.rpc.item_stream import Keyed
+from slipstream.rpc.item_results import Keyed
 from slipstream.rpc.status import status_of
 from slipstream.sampling.rule import SamplingRule
 

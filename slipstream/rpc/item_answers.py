@@ -16,7 +16,7 @@ import grpc
 from slipstream.agreed import MAX_ANSWER_BYTES, PEER_KEY
 from slipstream.errors import SlipstreamError
 from slipstream.reasons import Reason
-from slipstream.rpc.item_stream import Keyed
+from slipstream.rpc.item_results import Keyed
 from slipstream.rpc.outbox import ANSWER_BATCH_BYTES, Outbox, fits, let_answers_leave
 
 ItemT = TypeVar("ItemT", bound=Keyed)

@@ -13,35 +13,17 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic
 
 import grpc
 
-from slipstream.errors import Code
-from slipstream.reasons import Reason
 from slipstream.rpc.channel import PEER_METADATA
-from slipstream.rpc.outbox import Measured, Outbox, fits, let_answers_leave
+from slipstream.rpc.item_results import BadResultError, ItemT, ItemTooLargeError, OneResult, ResultT, Sink
+from slipstream.rpc.outbox import Outbox, fits, let_answers_leave
 from slipstream.rpc.parsing import unreadable
 from slipstream.rpc.status import PeerError, StreamLostError, error_of_call
 
 log = logging.getLogger(__name__)
-
-
-class Keyed(Measured, Protocol):
-    """An item or a result, which a handle and a round identify."""
-
-    @property
-    def handle(self) -> str:
-        """Return the handle of the sequence."""
-
-    @property
-    def round(self) -> int:
-        """Return the round of the handle."""
-
-
-ItemT = TypeVar("ItemT", bound=Keyed)
-ResultT = TypeVar("ResultT", bound=Keyed)
-ResultT_contra = TypeVar("ResultT_contra", contravariant=True)
 
 _MOST_WAITING = 64
 """Most items of one handle that wait for results. A newer item replaces an older one at the peer,
@@ -53,55 +35,6 @@ _MOST_TWICE = 64
 
 _MOST_SPARE = 4096
 """Most results that may still come for items that were given up."""
-
-
-class ItemTooLargeError(PeerError):
-    """The item does not fit into a message (metadata: byte_count)."""
-
-    def __init__(self, byte_count: int) -> None:
-        super().__init__(
-            Code.INVALID_ARGUMENT,
-            Reason.ITEM_TOO_LARGE,
-            f"an item of {byte_count:,} bytes does not fit into a message: shorten the prompt or the lists of the rule",
-            {"byte_count": str(byte_count)},
-        )
-
-
-class BadResultError(PeerError):
-    """The peer's result cannot be understood."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(Code.INTERNAL, Reason.BAD_RESULT, f"the peer's result cannot be understood: {error!r}")
-
-
-class Sink(Protocol[ResultT_contra]):
-    """Receiver of one item's results."""
-
-    def receive(self, result: ResultT_contra) -> bool:
-        """Receive one result; return True if it is the last. An exception fails only this item."""
-
-    def fail(self, error: PeerError) -> None:
-        """Receive the error that replaces further results.
-
-        The item was not sent, its result was not understood, or the stream has ended.
-        """
-
-
-class _OneResult(Generic[ResultT]):
-    """A sink for one result, which can be awaited."""
-
-    def __init__(self) -> None:
-        self.answer: asyncio.Future[ResultT] = asyncio.get_running_loop().create_future()
-
-    def receive(self, result: ResultT) -> bool:
-        if not self.answer.done():
-            self.answer.set_result(result)
-        return True
-
-    def fail(self, error: PeerError) -> None:
-        if not self.answer.done():
-            self.answer.set_exception(error)
-            self.answer.exception()  # read it once: the asking task may have given up, which is no fault
 
 
 class ItemStream(Generic[ItemT, ResultT]):
@@ -166,7 +99,7 @@ class ItemStream(Generic[ItemT, ResultT]):
     async def ask(self, item: ItemT) -> ResultT:
         """Send an item and return its one result. ItemTooLargeError, BadResultError, or
         StreamLostError if the stream ends first."""
-        sink: _OneResult[ResultT] = _OneResult()
+        sink: OneResult[ResultT] = OneResult()
         self.send(item, sink)
         try:
             return await sink.answer
