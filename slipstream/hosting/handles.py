@@ -37,7 +37,7 @@ class Handles:
         self._host = host
         self._model = model
         self._rules = RuleBook()
-        host.on_closed = self._rules.forget
+        host.on_closed = self._rules.forget_handle
 
     def of_caller(self, context: grpc.aio.ServicerContext[Any, Any]) -> PeerHandles:
         """Return the handles of the peer that has opened a stream. The peer counts as present until
@@ -75,12 +75,12 @@ class PeerHandles:
         if not item.rule_hash:
             raise InvalidFieldsError([FieldViolation("rule_hash", "must be set: it names the sampling rule")])
         if not item.HasField("rule"):
-            return name, self._rules.find(name, item.rule_hash)
+            return name, self._rules.find_rule(name, item.rule_hash)
         rule = rule_of(item.rule, self._model.vocabulary_size)
-        self._rules.keep(name, item.rule_hash, rule, item.rule.ByteSize())
+        self._rules.store_rule(name, item.rule_hash, rule, item.rule.ByteSize())
         return name, rule
 
-    def close(self, handle: str) -> None:
+    def close_handle(self, handle: str) -> None:
         """Free a handle's pages, and never open the handle again. Does nothing if the handle is too
         long to be opened."""
         if len(handle) <= _LONGEST_NAME:

@@ -95,7 +95,7 @@ class ItemService(ABC, Generic[ItemT, ResultT, JobT]):
 
     def _begin(self, handles: PeerHandles, item: ItemT, answer: Answer[ResultT]) -> Coroutine[Any, Any, None] | None:
         if item.HasField("close"):
-            handles.close(item.handle)
+            handles.close_handle(item.handle)
             answer.finish(self.last_result(item))
             return None
         violations = [

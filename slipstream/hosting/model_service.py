@@ -78,7 +78,7 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
         # 0: a person asks, or a release before wire versions.
         if request.wire_version and request.wire_version != WIRE_VERSION:
             error = WireVersionError(request.wire_version, WIRE_VERSION)
-            self.refused_versions.tell(context.peer(), request.wire_version, error)
+            self.refused_versions.log_once(context.peer(), request.wire_version, error)
             await abort(context, error)
         return model_pb2.GetModelInfoResponse(model=self.info)
 

@@ -25,7 +25,7 @@ class RefusedVersions:
         self._told: dict[tuple[str, int], float] = {}
         """Time of the log line, oldest first."""
 
-    def tell(self, peer: str, version: int, error: WireVersionError) -> None:
+    def log_once(self, peer: str, version: int, error: WireVersionError) -> None:
         """Log a refused call of a gRPC ``peer``, like ``ipv4:10.0.0.1:5000``."""
         now, caller = self._clock(), (host_of(peer), version)
         for each, told in list(self._told.items()):

@@ -32,7 +32,7 @@ class RuleBook:
         self._handles: OrderedDict[str, OrderedDict[int, tuple[SamplingRule, int]]] = OrderedDict()
         self.byte_count = 0
 
-    def keep(self, handle: str, number: int, rule: SamplingRule, byte_count: int) -> None:
+    def store_rule(self, handle: str, number: int, rule: SamplingRule, byte_count: int) -> None:
         """Store a rule of a handle under its hash; it has ``byte_count`` bytes on the wire."""
         rules = self._handles.setdefault(handle, OrderedDict())
         self.byte_count += byte_count - rules.pop(number, (rule, 0))[1]
@@ -41,9 +41,9 @@ class RuleBook:
         if len(rules) > RULES_PER_HANDLE:
             self.byte_count -= rules.popitem(last=False)[1][1]
         while self.byte_count > self._max_bytes and len(self._handles) > 1:
-            self.forget(next(iter(self._handles)))
+            self.forget_handle(next(iter(self._handles)))
 
-    def find(self, handle: str, number: int) -> SamplingRule:
+    def find_rule(self, handle: str, number: int) -> SamplingRule:
         """Return the rule that an item of a handle names. UnknownRuleError."""
         rules = self._handles.get(handle)
         if rules is None or number not in rules:
@@ -54,7 +54,7 @@ class RuleBook:
         self._handles.move_to_end(handle)
         return rules[number][0]
 
-    def forget(self, handle: str) -> None:
+    def forget_handle(self, handle: str) -> None:
         """Drop the rules of a handle."""
         for _, byte_count in self._handles.pop(handle, {}).values():
             self.byte_count -= byte_count

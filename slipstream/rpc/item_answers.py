@@ -31,7 +31,7 @@ class ResultTooLargeError(SlipstreamError):
     reason = Reason.RESULT_TOO_LARGE
 
     @classmethod
-    def of(cls, byte_count: int) -> ResultTooLargeError:
+    def for_size(cls, byte_count: int) -> ResultTooLargeError:
         """Return the error with advice."""
         return cls(
             f"the result has {byte_count:,} bytes, more than a message may hold: ask for fewer log-probabilities",
@@ -84,14 +84,14 @@ class _Conversation(Generic[ResultT]):
         self._open_count = 0
         self._all_answered = asyncio.Event()
 
-    def open(self, refuse: Callable[[Exception], ResultT]) -> Answer[ResultT]:
+    def open_answer(self, refuse: Callable[[Exception], ResultT]) -> Answer[ResultT]:
         self._open_count += 1
         return Answer(self, refuse)
 
     def put(self, result: ResultT) -> None:
         byte_count = result.ByteSize()
         if not fits(byte_count, MAX_ANSWER_BYTES):
-            raise ResultTooLargeError.of(byte_count)
+            raise ResultTooLargeError.for_size(byte_count)
         self.outbox.put(result, byte_count)
 
     def answered(self) -> None:
@@ -99,7 +99,7 @@ class _Conversation(Generic[ResultT]):
         if not self._open_count:
             self._all_answered.set()
 
-    async def end(self) -> None:
+    async def wait_until_answered(self) -> None:
         """Wait until every item is answered."""
         while self._open_count:
             self._all_answered.clear()
@@ -158,7 +158,7 @@ async def _answer_all(
     async def read(group: asyncio.TaskGroup) -> None:
         async for request in requests:
             for item in items_of(request):
-                answer = conversation.open(partial(refuse, item))
+                answer = conversation.open_answer(partial(refuse, item))
                 try:
                     rest = begin(item, answer)
                 except Exception as error:
@@ -175,6 +175,6 @@ async def _answer_all(
             await asyncio.wait([reading, drained], return_when=asyncio.FIRST_COMPLETED)
             reading.cancel()
             drained.cancel()
-            await conversation.end()
+            await conversation.wait_until_answered()
     except ExceptionGroup as failures:
         raise failures.exceptions[0] from None

@@ -66,8 +66,8 @@ class Service(verifier_pb2_grpc.VerifierServiceServicer, draft_pb2_grpc.DraftSer
         token = 0
         if not item.HasField("close"):
             if item.HasField("rule"):
-                self.rules.keep(item.handle, item.rule_hash, rule_of(item.rule, 259), 1)
-            token = self.rules.find(item.handle, item.rule_hash).seed
+                self.rules.store_rule(item.handle, item.rule_hash, rule_of(item.rule, 259), 1)
+            token = self.rules.find_rule(item.handle, item.rule_hash).seed
         answer.finish(verifier_pb2.VerifyResult(handle=item.handle, round=item.round, next_token=token))
 
     async def Propose(
@@ -122,14 +122,14 @@ async def test_a_rule_is_stated_once_for_a_handle_and_then_named(rig: Rig) -> No
 async def test_a_service_that_does_not_know_a_rule_is_told_again_under_a_new_round(rig: Rig) -> None:
     sequence = PeerSequence()
     await rig.verify(sequence)
-    rig.service.rules.forget(sequence.handle)
+    rig.service.rules.forget_handle(sequence.handle)
     assert await rig.verify(sequence) == RULE.seed
     _, refused, again = rig.service.items
     assert not refused.HasField("rule") and again.HasField("rule")
     assert (again.handle, again.round) == (refused.handle, refused.round + 1)
     assert not again.HasField("open"), "the handle is known"
     with pytest.raises(UnknownRuleError):
-        rig.service.rules.find("another", again.rule_hash)
+        rig.service.rules.find_rule("another", again.rule_hash)
 
 
 async def test_a_handle_is_closed_on_the_stream_after_its_rounds(rig: Rig) -> None:

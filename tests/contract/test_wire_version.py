@@ -119,7 +119,7 @@ def test_a_refused_caller_is_told_once_in_ten_minutes_by_host_and_version(caplog
     def lines(*callers: tuple[str, int]) -> int:
         caplog.clear()
         for peer, version in callers:
-            refused.tell(peer, version, WireVersionError(version, WIRE_VERSION))
+            refused.log_once(peer, version, WireVersionError(version, WIRE_VERSION))
         return len(caplog.records)
 
     callers = [("ipv4:10.0.0.1:5000", 7), ("ipv4:10.0.0.2:5000", 7), ("ipv6:[::1]:5000", 7), ("ipv4:10.0.0.1:5001", 8)]
@@ -133,10 +133,10 @@ def test_a_caller_of_ever_new_versions_fills_neither_log_nor_memory(caplog: pyte
     clock = Clock()
     refused = RefusedVersions(clock)
     for version in range(10, 3000):
-        refused.tell("ipv4:10.0.0.1:5000", version, WireVersionError(version, WIRE_VERSION))
+        refused.log_once("ipv4:10.0.0.1:5000", version, WireVersionError(version, WIRE_VERSION))
     assert len(refused._told) == len(caplog.records) == 256
     clock.now += 601
-    refused.tell("ipv4:10.0.0.2:5000", 7, WireVersionError(7, WIRE_VERSION))
+    refused.log_once("ipv4:10.0.0.2:5000", 7, WireVersionError(7, WIRE_VERSION))
     assert len(refused._told) == 1 and "10.0.0.2" in caplog.messages[-1]
 
 

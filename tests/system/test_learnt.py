@@ -33,4 +33,4 @@ def test_a_second_start_goes_on_from_what_the_first_has_learnt_and_says_the_same
     assert (again, "continuing with earlier measurements" in log) == (first, True)
     file.write_text("no longer JSON")
     without, log = answered(tmp_path)
-    assert (without, "is not used" in log) == (first, True)
+    assert (without, "are not used" in log) == (first, True)

@@ -203,7 +203,7 @@ def test_a_verifier_of_other_weights_is_never_used() -> None:
             answers = {tuple(client.generate(PROMPT, Settings(max_token_count=40)).wait().token_ids) for _ in range(8)}
         assert len(answers) == 1
         deadline = time.monotonic() + 60
-        while "hosts something else" not in (log := services.orchestrator.log.read_text()):
+        while "does not host the same" not in (log := services.orchestrator.log.read_text()):
             assert time.monotonic() < deadline, log
             time.sleep(0.05)
         assert sorted(load_of(verifier.address).step_count > 0 for verifier in services.verifiers) == [False, True]
@@ -224,7 +224,7 @@ def test_a_verifier_of_the_same_weights_and_another_config_is_refused_by_name(tm
         while told not in (log := services.orchestrator.log.read_text()):
             assert time.monotonic() < deadline, log
             time.sleep(0.05)
-        refused = [each for each in services.verifiers if f"the verifier at {each.address} hosts something else" in log]
+        refused = [each for each in services.verifiers if f"the verifier at {each.address} does not host the same" in log]
         assert [load_of(each.address).sequence_count for each in refused] == [0]
 
 

@@ -42,7 +42,7 @@ def test_what_a_handle_is_refused_with_does_not_quote_it(name: str) -> None:
     with pytest.raises(UnknownHandleError) as closed:
         Leases(lambda: 0.0).renew(name)
     with pytest.raises(UnknownRuleError) as untold:
-        RuleBook(1000).find(name, 5)
+        RuleBook(1000).find_rule(name, 5)
     for caught in (closed, untold):
         assert SECRET not in str(caught.value)
 

@@ -63,32 +63,32 @@ def test_a_handle_keeps_its_last_few_rules_and_no_other_handles() -> None:
     book = RuleBook()
     rules = [SamplingRule(seed=seed) for seed in range(RULES_PER_HANDLE + 1)]
     for number, rule in enumerate(rules[:-1], 1):
-        book.keep("h", number, rule, 10)
-    assert book.find("h", 1) is rules[0]  # and it is the latest now
-    book.keep("h", len(rules), rules[-1], 10)
-    assert book.find("h", 1) is rules[0] and book.find("h", len(rules)) is rules[-1]
+        book.store_rule("h", number, rule, 10)
+    assert book.find_rule("h", 1) is rules[0]  # and it is the latest now
+    book.store_rule("h", len(rules), rules[-1], 10)
+    assert book.find_rule("h", 1) is rules[0] and book.find_rule("h", len(rules)) is rules[-1]
     for handle, number in (("h", 2), ("other", 1)):
         with pytest.raises(UnknownRuleError, match=r"rule 0x.*send the rule again"):
-            book.find(handle, number)
+            book.find_rule(handle, number)
     assert book.byte_count == RULES_PER_HANDLE * 10
-    book.forget("h")
+    book.forget_handle("h")
     with pytest.raises(UnknownRuleError):
-        book.find("h", 1)
+        book.find_rule("h", 1)
     assert book.byte_count == 0
 
 
 def test_past_a_bound_the_handle_that_was_idle_longest_states_its_rule_again() -> None:
     book = RuleBook(max_bytes=100)
     for handle in ("a", "b", "c"):
-        book.keep(handle, 1, FULL, 30)
-    book.keep("c", 1, FULL, 30)  # stated twice, kept once
-    book.find("a", 1)
-    book.keep("d", 1, FULL, 30)
+        book.store_rule(handle, 1, FULL, 30)
+    book.store_rule("c", 1, FULL, 30)  # stated twice, kept once
+    book.find_rule("a", 1)
+    book.store_rule("d", 1, FULL, 30)
     with pytest.raises(UnknownRuleError):
-        book.find("b", 1)
-    assert all(book.find(handle, 1) is FULL for handle in ("a", "c", "d"))
-    book.keep("large", 1, FULL, 1_000)
-    assert book.find("large", 1) is FULL, "one handle's rules are kept at any size"
+        book.find_rule("b", 1)
+    assert all(book.find_rule(handle, 1) is FULL for handle in ("a", "c", "d"))
+    book.store_rule("large", 1, FULL, 1_000)
+    assert book.find_rule("large", 1) is FULL, "one handle's rules are kept at any size"
 
 
 def test_a_rule_is_hashed_once_and_stated_until_an_answer_shows_that_the_peer_knows_it() -> None:
@@ -118,11 +118,11 @@ def test_a_sequence_states_a_rule_again_exactly_if_the_service_has_forgotten_it(
         rule = SamplingRule(seed=rng.randrange(RULES_PER_HANDLE + 2))
         stated = sequence.state(rule, hash_of)
         try:
-            known = book.find("h", stated.hash) == rule
+            known = book.find_rule("h", stated.hash) == rule
         except UnknownRuleError:
             known = False
         assert stated.is_told == known
-        book.keep("h", stated.hash, rule, 1)
+        book.store_rule("h", stated.hash, rule, 1)
         sequence.answered(sequence.handle, stated)
 
 
@@ -132,6 +132,6 @@ def test_a_sequence_counts_on_no_more_rules_than_a_service_keeps() -> None:
         rule = SamplingRule(seed=seed)
         stated = sequence.state(rule, hash_of)
         if not stated.is_told:
-            book.keep("h", stated.hash, rule, 1)
-        assert book.find("h", stated.hash) == rule
+            book.store_rule("h", stated.hash, rule, 1)
+        assert book.find_rule("h", stated.hash) == rule
         sequence.answered(sequence.handle, stated)
