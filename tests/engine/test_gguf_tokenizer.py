@@ -78,7 +78,9 @@ def test_a_split_that_is_not_known_is_refused_in_one_line(split: str, tmp_path: 
 @pytest.mark.parametrize("kind", ["t5", "bert", "rwkv", "plamo2", "gemma4"])
 def test_a_kind_of_tokenizer_that_is_not_known_is_refused_in_one_line(kind: str, tmp_path: Path) -> None:
     path = write(tmp_path / "x.gguf", kind, ["a"], [1])
-    with pytest.raises(UnsupportedModelError, match=f"has a tokenizer of kind '{kind}', which cannot be read from a GGUF"):
+    with pytest.raises(
+        UnsupportedModelError, match=f"has a tokenizer of kind '{kind}', which cannot be read from a GGUF"
+    ):
         load_tokenizer_files(str(path))
 
 

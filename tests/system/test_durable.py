@@ -372,7 +372,7 @@ def test_several_processes_on_each_of_two_machines_find_one_anothers_sessions(tm
 
 @pytest.mark.parametrize(
     ("advertise", "why"),
-    [("here:50050", "the port that all processes share"), ("here:50051", "the one that all share"), ("here", "must be host:port")],
+    [("here:50050", "all processes share"), ("here:50051", "all processes share"), ("here", "must be host:port")],
 )
 def test_processes_that_would_share_what_is_each_ones_own_are_refused(advertise: str, why: str) -> None:
     command = [sys.executable, "-m", "orchestrator", "--process-count", "2", "--advertise", advertise]

@@ -224,7 +224,9 @@ def test_a_verifier_of_the_same_weights_and_another_config_is_refused_by_name(tm
         while told not in (log := services.orchestrator.log.read_text()):
             assert time.monotonic() < deadline, log
             time.sleep(0.05)
-        refused = [each for each in services.verifiers if f"the verifier at {each.address} does not host the same" in log]
+        refused = [
+            each for each in services.verifiers if f"the verifier at {each.address} does not host the same" in log
+        ]
         assert [load_of(each.address).sequence_count for each in refused] == [0]
 
 

@@ -91,4 +91,6 @@ def test_a_protocol_that_there_is_not_keeps_a_service_from_starting_by_one_line(
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
     assert ended.returncode == 1
     (line,) = ended.stderr.splitlines()
-    assert line == ("orchestrator: OTEL_EXPORTER_OTLP_PROTOCOL=http/json is not supported: set it to grpc or http/protobuf")
+    assert line == (
+        "orchestrator: OTEL_EXPORTER_OTLP_PROTOCOL=http/json is not supported: set it to grpc or http/protobuf"
+    )
