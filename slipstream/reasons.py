@@ -35,7 +35,7 @@ class Code(IntEnum):
 
 
 class Audience(Flag):
-    """Who may see a reason."""
+    """Readers of a reason."""
 
     CALLERS = auto()
     """Callers of the public API: in the status of a call, or in a turn that fails."""
@@ -544,7 +544,7 @@ class Reason(StrEnum):
         "TURN_LOST",
         Code.ABORTED,
         Audience.CLIENT,
-        "The server has lost the turn and began another one for the same request.",
+        "The server has lost the turn and begun another one for the same request.",
         "Send the request again.",
     )
     SERVICE_FAILED = (

@@ -35,16 +35,16 @@ _KEY = "sampling_field"
 
 @dataclass(frozen=True, slots=True)
 class SamplingField:
-    """What the table says of one field."""
+    """An entry of the table."""
 
     off: float
     """The value that changes nothing."""
     requirement: str
-    """What a right value is, as a sentence about the field: "must be from 0 to 1"."""
+    """Sentence about the field that says which values are right: "must be from 0 to 1"."""
     is_right: Callable[[Any], bool]
-    """Whether a value is right. It is False for NaN."""
+    """Predicate of right values. It is False for NaN."""
     is_model_default: bool
-    """Whether a model's generation_config.json may set it, by the field's own name."""
+    """True if a model's generation_config.json may set it, by the field's own name."""
     gguf_key: str
     """Last part of the key by which a GGUF file sets it. Empty: it has none."""
 

@@ -38,7 +38,7 @@ NAMES = {
 }
 """What names become, besides those that `unasync` knows."""
 
-HEADER = "# Generated from slipstream/client/aio/{name}.py by tools/make_blocking_client.py. Edit that module.\n"
+HEADER = "# Generated from aio/{name}.py by tools/make_blocking_client.py. Edit that module.\n"
 
 
 def main(arguments: list[str]) -> int:

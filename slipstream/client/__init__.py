@@ -5,9 +5,9 @@
             for piece in chat.send("What does os.path.join do?"):
                 print(piece, end="", flush=True)
 
-A turn belongs to the server: a lost connection is made anew and the reply goes on where it was,
-every token once. What the server refuses, and a turn that fails, raises PeerError with the server's
-code, reason and message.
+A turn belongs to the server: a lost connection is made again and the reply continues where
+it was, every token once. A refusal by the server, and a turn that fails, raise PeerError with the
+server's code, reason and message.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""When a call that failed is tried again, and when it is over. No I/O."""
+"""Retries of a call: when the next attempt is due, and when to give up. No I/O."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _LONGEST_DELAY = 2.0
 
 @dataclass(slots=True)
 class Contact:
-    """What a client's calls share."""
+    """The state that all calls of a client share."""
 
     reconnect: float
-    """Seconds for which a server that was there before is called again."""
+    """Seconds for which a lost server is called again."""
     on_lost: Callable[[PeerError], None] | None = None
-    """Told once of each connection that is lost, before it is made anew."""
+    """Called once for each lost connection, before it is made again."""
     reached: bool = False
-    """Whether the server has ever answered. One that has not is not waited for: its address may be
-    wrong."""
+    """True once the server has answered. A server that never answered is not called again: its
+    address may be wrong."""
 
 
 def is_lost(error: PeerError) -> bool:
-    """Whether the connection is to blame rather than the call: a call that nobody here cancelled,
-    or a server that is away."""
+    """Return whether the connection failed rather than the call: the server is away, or the call
+    was cancelled and not by this client."""
     return error.code is Code.UNAVAILABLE or (error.code is Code.CANCELLED and error.reason == Code.CANCELLED.name)
 
 
@@ -45,8 +45,8 @@ class Attempts:
         clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        """``timeout`` in seconds for all attempts together; None or infinite: none. ``jitter`` is
-        in [0, 1)."""
+        """Begin the attempts. ``timeout`` is in seconds for all attempts together; None or
+        infinite is no limit. ``jitter`` returns a number in [0, 1)."""
         self._contact = contact
         self._clock = clock
         self._jitter = jitter
@@ -56,29 +56,29 @@ class Attempts:
 
     @property
     def repeated(self) -> bool:
-        """Whether an attempt was lost, which may have done its work."""
+        """True if an attempt was lost. It may have done its work."""
         return self._count > 0
 
     @property
     def reached(self) -> bool:
-        """Whether the server has ever answered."""
+        """True if the server has ever answered."""
         return self._contact.reached
 
     def remaining(self) -> float | None:
-        """Seconds until the deadline, at least 0; None without one."""
+        """Return the seconds until the deadline, at least 0; None without one."""
         left = self._deadline - self._clock()
         return None if left == math.inf else max(0.0, left)
 
     def note_answer(self) -> None:
-        """The server said something."""
+        """Note that the server has answered."""
         self._contact.reached = True
         self._lost_since = None
         self._count = 0
 
     def delay_after(self, error: PeerError) -> float:
-        """Seconds to wait before the next attempt: twice as long each time, or as long as the
-        server asks for, and partly by chance. Raises the error if it is final, DEADLINE_EXCEEDED if
-        there is no time for another attempt."""
+        """Return the seconds to wait before the next attempt: twice as long each time, at least
+        as long as the server asks for, and partly random. Raises the error if it is final,
+        DEADLINE_EXCEEDED if no time is left for another attempt."""
         if error.reason != error.code.name:
             self._contact.reached = True  # only a server gives reasons
         if not is_lost(error):

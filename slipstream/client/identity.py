@@ -1,4 +1,4 @@
-"""Who a client says it is, and to whom it may say that."""
+"""The client's token, and the check that it stays private."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from slipstream.transport.tokens import TOKEN_KEY, bearer
 def call_metadata(
     address: str, credentials: grpc.ChannelCredentials | None, metadata: Sequence[tuple[str, str]], token: str | None
 ) -> tuple[tuple[str, str], ...]:
-    """What goes with every call. PlaintextError if strangers could read the token, ValueError if it
-    is none."""
+    """Return the metadata of every call. PlaintextError if others on the
+    network could read the token, ValueError if it is malformed."""
     if token is None:
         return tuple(metadata)
     if credentials is None and not stays_here(address):
         raise PlaintextError(
-            f"the token would go to {address} in plaintext, where whoever is on the network can read and use it: reach the "
+            f"the token would go to {address} in plaintext, and anyone on the network could read and use it: reach the "
             "server by TLS (credentials=, on the command line --tls or --tls-ca), or on a loopback address"
         )
     return (*metadata, (TOKEN_KEY, bearer(token)))

@@ -1,6 +1,6 @@
-"""One layer of settings over another, as the server lays a message's over its session's.
+"""Settings in layers, merged as the server merges a message's over its session's.
 
-A client needs it where it resumes a session with settings of its own: they lie between the
+The client merges where it resumes a session with settings of its own: they lie between the
 session's and a message's.
 """
 
@@ -16,8 +16,8 @@ _LAID_FIELD_BY_FIELD = ("sampling", "speculation")
 def layered(
     upper: generation_pb2.GenerationSettings, lower: generation_pb2.GenerationSettings
 ) -> generation_pb2.GenerationSettings:
-    """What ``upper`` says, and where it says nothing what ``lower`` does. What either clears stays
-    cleared, unless ``upper`` sets it."""
+    """Return the settings of ``upper``, and those of ``lower`` where ``upper`` has none. Fields
+    that either clears stay cleared, unless ``upper`` sets them."""
     merged = generation_pb2.GenerationSettings()
     merged.CopyFrom(lower)
     for path in upper.cleared.paths:

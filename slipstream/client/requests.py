@@ -1,5 +1,5 @@
-"""The messages that both clients send. What changes something carries a request_id, so that it can
-be sent twice."""
+"""Requests that both clients send. A request that changes something carries a request_id, so
+that it can be sent twice."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from slipstream.rpc.status import PeerError
 from slipstream.v1 import generation_pb2, orchestrator_pb2, session_pb2
 
 TurnRequest = orchestrator_pb2.GenerateRequest | orchestrator_pb2.SendMessageRequest | orchestrator_pb2.WatchTurnRequest
-"""What begins to watch a turn."""
+"""Requests whose answer is a stream of a turn's events."""
 
 _ROLES = {name.removeprefix("ROLE_").lower(): number for name, number in session_pb2.Role.items()}
 
 
 def new_request_id() -> str:
-    """A name that no other request has."""
+    """Return an id that no other request has."""
     return uuid.uuid4().hex
 
 
@@ -32,7 +32,7 @@ def _message(settings: Settings | None) -> generation_pb2.GenerationSettings | N
 
 
 def _timestamp(time: datetime | None) -> Timestamp | None:
-    """Of an aware time, or of one in UTC."""
+    """Convert a time. A time without a zone is in UTC."""
     if time is None:
         return None
     timestamp = Timestamp()
@@ -43,7 +43,7 @@ def _timestamp(time: datetime | None) -> Timestamp | None:
 def generate(
     prompt: str | Sequence[int], settings: Settings | None, request_id: str | None, choice_count: int = 0
 ) -> orchestrator_pb2.GenerateRequest:
-    """Answers to a raw text or to token ids."""
+    """Build a request for answers to a raw text or to token ids."""
     request = orchestrator_pb2.GenerateRequest(
         settings=_message(settings), request_id=request_id or new_request_id(), choice_count=choice_count
     )
@@ -62,8 +62,8 @@ def answer(
     template_time: datetime | None,
     request_id: str | None,
 ) -> orchestrator_pb2.GenerateRequest:
-    """An answer to a conversation of (role, content) pairs. A role that does not exist is left for
-    the server to refuse."""
+    """Build a request for an answer to a conversation of (role, content) pairs. The server
+    refuses a role that does not exist."""
     refuse_text("messages", messages)
     for index, pair in enumerate(messages):
         refuse_text(f"messages[{index}]", pair)
@@ -82,7 +82,7 @@ def answer(
 def create_session(
     system: str | None, settings: Settings | None, template_time: datetime | None, request_id: str | None
 ) -> orchestrator_pb2.CreateSessionRequest:
-    """A session."""
+    """Build a request to create a session."""
     return orchestrator_pb2.CreateSessionRequest(
         request_id=request_id or new_request_id(),
         system=system,
@@ -94,7 +94,7 @@ def create_session(
 def fork_session(
     session_id: str, after_turn: int | None, request_id: str | None
 ) -> orchestrator_pb2.ForkSessionRequest:
-    """A session like another."""
+    """Build a request to fork a session."""
     return orchestrator_pb2.ForkSessionRequest(
         session_id=session_id, after_turn=after_turn, request_id=request_id or new_request_id()
     )
@@ -107,7 +107,8 @@ def send_message(
     below: Settings | None,
     request_id: str | None,
 ) -> orchestrator_pb2.SendMessageRequest:
-    """A user message, its settings over those ``below``, if there are any."""
+    """Build a request with a user message. Its settings lie over those ``below``, if there are
+    any."""
     message = _message(settings)
     if below is not None:
         message = layered((settings or Settings()).message(), below.message())
@@ -117,8 +118,7 @@ def send_message(
 
 
 def check_resumed(system: str | None, template_time: datetime | None) -> None:
-    """PeerError if an old session is to have what only a new one takes, as the server would say
-    it."""
+    """Refuse settings that only a new session takes, as the server does: PeerError."""
     bad = [name for name, value in (("system", system), ("template_time", template_time)) if value is not None]
     if bad:
         violations = [FieldViolation(name, "must be left out: a session that is resumed has its own") for name in bad]

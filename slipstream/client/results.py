@@ -1,4 +1,4 @@
-"""What comes of a turn: its deltas as they come, and the result when it has ended."""
+"""Results of a turn: its deltas as they come, and the whole result once it has ended."""
 
 from __future__ import annotations
 
@@ -20,33 +20,34 @@ class TokenLogprobs:
     top: tuple[tuple[int, float], ...] = ()
 
     @classmethod
-    def of(cls, message: sampling_pb2.TokenLogprobs) -> TokenLogprobs:
-        """From the wire."""
+    def from_message(cls, message: sampling_pb2.TokenLogprobs) -> TokenLogprobs:
+        """Convert a message."""
         return cls(message.token_id, message.logprob, tuple((entry.token_id, entry.logprob) for entry in message.top))
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """Tokens as they were committed, and the text that they made certain; either may be empty."""
+    """Tokens as they were committed, and the text that they made certain. Either may be empty."""
 
     text: str
     token_ids: tuple[int, ...] = ()
     token_offset: int = 0
-    """How many tokens of the turn came before these."""
+    """Position of the first of these tokens in the turn, counted from 0."""
     logprobs: tuple[TokenLogprobs, ...] = ()
     """One for each of ``token_ids``, if asked for."""
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     token_origins: tuple[str, ...] = ()
-    """One for each of ``token_ids``, if asked for: how it came about. "draft" and "ngram" were
-    proposed and accepted, "recovered" took a rejected one's place, "bonus" came on top of accepted
-    ones, "plain" where none was proposed."""
+    """Origins of ``token_ids``, if asked for. A "draft" or "ngram" token was proposed and
+    accepted. A "recovered" token took a rejected one's place, a "bonus" token came after
+    accepted ones, and for a "plain" one nothing was proposed."""
     token_text_byte_counts: tuple[int, ...] = ()
-    """Likewise: bytes of UTF-8 in ``text`` that each made certain."""
+    """Bytes of UTF-8 in ``text`` that each of ``token_ids`` made certain, if origins are asked
+    for."""
 
     def pieces(self) -> Iterator[tuple[str, str]]:
-        """The text in pieces, each with the origin of the token that made it certain. The origin is
-        empty where nobody says: at a turn's end, where it was not asked for, or from an older
-        server."""
+        """Iterate over the text in pieces, each with the origin of the token that made it
+        certain. The origin is empty where it is unknown: at a turn's end, if it was not asked
+        for, or from an older server."""
         counts, encoded = self.token_text_byte_counts, self.text.encode()
         if len(counts) != len(self.token_origins) or sum(counts) != len(encoded) or min(counts, default=0) < 0:
             if self.text:
@@ -62,22 +63,22 @@ class Delta:
 
 @dataclass(slots=True)
 class Result:
-    """A turn: its text and tokens, what it used and how its rounds went. Times in seconds.
-    Statistics come with its end."""
+    """The result of a turn: text, tokens, usage and statistics of its rounds. Times are in
+    seconds. The statistics come with the turn's end."""
 
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     """One for each of ``token_ids``, if asked for."""
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
-    """Of the prompt's tokens from the second on, if asked for."""
+    """Log-probabilities of the prompt's tokens from the second on, if asked for."""
     session_id: str = ""
-    """``watch`` and ``cancel`` take it, for single answers too."""
+    """The session's id, which ``watch`` and ``cancel`` take. A single answer has one too."""
     turn: int = 0
-    """Counts the session's turns from 1; 0 until the server has told."""
+    """Number of the turn in its session, from 1. 0 until the server has told it."""
     seed: int = 0
     finish_reason: str = ""
-    """Empty until the turn has ended, and where it failed."""
+    """Reason of the turn's end. Empty until then, and if the turn failed."""
     prompt_token_count: int = 0
     cached_token_count: int = 0
     generated_token_count: int = 0
@@ -86,14 +87,15 @@ class Result:
     draft_token_count: int = 0
     accepted_token_count: int = 0
     speculative_token_count: int = 0
-    """Committed by rounds with a proposal, the target's own tokens included."""
+    """Tokens that rounds with a proposal committed, the target's own tokens included."""
     accepted_per_position: list[int] = field(default_factory=list)
     drafted_per_position: list[int] = field(default_factory=list)
     ngram_token_count: int = 0
     ngram_accepted_token_count: int = 0
     draft_failure_count: int = 0
     overlap_counts: dict[str, int] = field(default_factory=dict)
-    """Rounds with the draft, by what it did meanwhile: none, enumerate, run_ahead."""
+    """Rounds with the draft, by what the draft did while the target verified: none, enumerate or
+    run_ahead."""
     switched_off_count: int = 0
     hit_count: int = 0
     miss_count: int = 0
@@ -105,32 +107,33 @@ class Result:
     network_time: float = 0.0
     orchestrator_time: float = 0.0
     draft_hidden_time: float = 0.0
-    """The draft's forwards that went on while the target verified: not part of the total."""
+    """Time of the draft's forwards that ran while the target verified. It is not part of the
+    total."""
 
     @property
     def tokens_per_second(self) -> float:
-        """Generated tokens over the turn's whole time."""
+        """Generated tokens per second of the turn's whole time."""
         return self.generated_token_count / self.total_time if self.total_time else 0.0
 
     @property
     def acceptance_rate(self) -> float:
-        """Accepted over proposed draft tokens; 0 without proposals."""
+        """Accepted draft tokens as a share of the proposed ones; 0 without proposals."""
         return self.accepted_token_count / self.draft_token_count if self.draft_token_count else 0.0
 
     @property
     def mean_acceptance_length(self) -> float:
-        """Tokens that a round with a proposal committed, on average; 1 without proposals."""
+        """Mean number of tokens that a round with a proposal committed; 1 without proposals."""
         return self.speculative_token_count / self.draft_count if self.draft_count else 1.0
 
-    def add(self, delta: Delta) -> None:
-        """Take a delta in."""
+    def append_delta(self, delta: Delta) -> None:
+        """Append a delta."""
         self.text += delta.text
         self.token_ids.extend(delta.token_ids)
         self.logprobs.extend(delta.logprobs)
         self.prompt_logprobs.extend(delta.prompt_logprobs)
 
-    def account(self, end: turn_pb2.TurnFinished | turn_pb2.TurnFailed) -> None:
-        """Take in what a turn's last event says of usage, rounds and times."""
+    def record_end(self, end: turn_pb2.TurnFinished | turn_pb2.TurnFailed) -> None:
+        """Record the usage, rounds and times that a turn's last event tells."""
         self.prompt_token_count = end.usage.prompt_token_count
         self.cached_token_count = end.usage.cached_token_count
         self.generated_token_count = end.usage.generated_token_count

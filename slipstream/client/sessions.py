@@ -1,4 +1,4 @@
-"""What the server says of its sessions."""
+"""Descriptions of sessions and messages, as the server gives them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slipstream.v1 import orchestrator_pb2, session_pb2
 
 
 def exported(parts: Iterable[orchestrator_pb2.ExportSessionResponse]) -> dict[str, Any]:
-    """All that is kept of a session as one object of protobuf's JSON."""
+    """Return all that is stored of a session as one object of protobuf's JSON."""
     whole: dict[str, Any] = {}
     turns = []
     for part in parts:
@@ -32,8 +32,8 @@ class Message:
     content: str
 
     @classmethod
-    def of(cls, message: session_pb2.Message) -> Message:
-        """From the wire."""
+    def from_message(cls, message: session_pb2.Message) -> Message:
+        """Convert a message."""
         return cls(session_pb2.Role.Name(message.role).removeprefix("ROLE_").lower(), message.content)
 
 
@@ -44,22 +44,22 @@ class SessionInfo:
     session_id: str
     create_time: datetime
     last_active_time: datetime
-    """When a turn last began or ended."""
+    """Time at which a turn last began or ended."""
     expire_time: datetime
-    """When the session expires if nothing happens before."""
+    """Time at which the session expires if no turn begins or ends before."""
     template_time: datetime
-    """What the chat template's clock says in all of its turns."""
+    """The time that the chat template sees in all turns of the session."""
     turn_count: int
-    """The running one included; turns that were undone do not count."""
+    """Number of turns, the running one included. Undone turns do not count."""
     token_count: int
     """Committed tokens, prompts included."""
     message_count: int
     running_turn: int | None
-    """None: none is running."""
+    """The running turn's number; None if no turn runs."""
 
     @classmethod
-    def of(cls, message: session_pb2.Session) -> SessionInfo:
-        """From the wire."""
+    def from_message(cls, message: session_pb2.Session) -> SessionInfo:
+        """Convert a message."""
         return cls(
             session_id=message.id,
             create_time=message.create_time.ToDatetime(UTC),

@@ -1,4 +1,4 @@
-"""What a request may ask of its answer, as Python values; and the messages they become."""
+"""Settings of a request as Python values, and the messages that they become."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SAMPLING_FIELDS = tuple(sampling_pb2.SamplingParameters.DESCRIPTOR.fields_by_na
 
 
 def refuse_text(name: str, value: object) -> None:
-    """TypeError if a text stands where a list belongs: it would be taken for the list of its
+    """Refuse a text where a list belongs: TypeError. It would be taken for the list of its
     letters."""
     if isinstance(value, str | bytes):
         raise TypeError(f"{name} must be a list, but is {value!r}: write [{value!r}] for a list of one")
@@ -25,7 +25,7 @@ def refuse_text(name: str, value: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """What the text must look like. Exactly one is set: a JSON Schema as JSON text, a regular
+    """The structure of the text. Exactly one field is set: a JSON Schema as JSON text, a regular
     expression, a list of texts, or a grammar in Lark's notation."""
 
     json_schema: str | None = None
@@ -37,7 +37,7 @@ class Structure:
         refuse_text("choices", self.choices)
 
     def message(self) -> sampling_pb2.Structure:
-        """This structure for the wire."""
+        """Convert to a message."""
         message = sampling_pb2.Structure()
         for name in ("json_schema", "regex", "grammar"):
             value = getattr(self, name)
@@ -51,18 +51,19 @@ class Structure:
 
 @dataclass(frozen=True, slots=True)
 class Settings(SamplingFields[float | None, int | None]):
-    """How tokens are chosen, where a turn ends and how it is sped up. What is left unset is what
-    the layer below says: a message's settings lie over its session's, those over the server's and
-    the model's defaults.
+    """Settings of a turn: how tokens are chosen, where it ends and how it is sped up.
 
-    ``draft_length`` 0 is off, a number so many tokens a round, "adaptive" as many as pay.
-    ``overlap`` is what the draft does while the target verifies ("none", "enumerate" or
-    "run_ahead"), ``proposer`` who proposes ("draft" or "ngram"). ``top_logprob_count`` asks for
-    log-probabilities of the generated tokens and of that many likeliest ones beside each;
-    ``prompt_logprobs`` for the prompt's too, ``token_origins`` for how each token came about.
-    ``ratio`` takes the ratio test instead of coupled sampling. ``cleared`` names fields of the
-    GenerationSettings message that are to have the default although the session sets them:
-    "stop_strings", "sampling.temperature".
+    A field that is unset takes the layer below: a message's settings lie over its session's, and
+    those over the defaults of the server and the model.
+
+    The sampling fields are those of `SamplingFields`. ``draft_length`` is the number of draft
+    tokens a round, 0 to switch drafting off, or "adaptive". ``overlap`` is what the draft does
+    while the target verifies ("none", "enumerate" or "run_ahead"). ``proposer`` says what proposes
+    tokens ("draft" or "ngram"). ``top_logprob_count`` asks for log-probabilities of the generated
+    tokens, and of that many likeliest tokens beside each one. ``prompt_logprobs`` asks for the
+    prompt's too, and ``token_origins`` for how each token came about. ``ratio`` selects the ratio
+    test instead of coupled sampling. ``cleared`` names fields of the GenerationSettings message
+    that take the default although the session sets them: "stop_strings", "sampling.temperature".
     """
 
     _: KW_ONLY
@@ -93,7 +94,7 @@ class Settings(SamplingFields[float | None, int | None]):
             raise TypeError(f"logit_bias must be a dict of numbers by token ids, but is {self.logit_bias!r}")
 
     def message(self) -> generation_pb2.GenerationSettings:
-        """These settings for the wire; what was left unset is absent."""
+        """Convert to a message. An unset field is absent."""
         return generation_pb2.GenerationSettings(
             sampling=self._sampling(),
             max_token_count=self.max_token_count,

@@ -1,8 +1,7 @@
-"""Watching one turn, or the turns of one generation's choices, to their end: what to ask next, and
-what is new. No I/O.
+"""The state of watching a turn, or all turns of a request with several choices. No I/O.
 
-A shell sends ``request()``, hands each response to ``take`` and each loss to ``lost``, and starts
-again after the delay.
+A watcher sends ``request()``, hands each response to ``take_response``, and begins the next stream
+``delay_after`` a loss.
 """
 
 from __future__ import annotations
@@ -27,49 +26,48 @@ METHODS: Mapping[type[TurnRequest], str] = {
     orchestrator_pb2.SendMessageRequest: "SendMessage",
     orchestrator_pb2.WatchTurnRequest: "WatchTurn",
 }
-"""Which of the service's methods takes a request."""
+"""The service's method for each kind of request."""
 
 
 class Watching:
-    """Sans-IO state of a reply."""
+    """The state of a reply, without I/O."""
 
     def __init__(self, request: TurnRequest, attempts: Attempts) -> None:
         self._first = request
         self.attempts = attempts
         self.turns = _turns_of(request)
         self.deltas: deque[Delta] = deque()
-        """New ones, for the shell to hand out."""
+        """New deltas, which the watcher hands out."""
         self.refused = False
-        """The call's status says that there is no turn of ours."""
+        """True if the call's status says that the turn does not exist."""
 
     @property
     def request_id(self) -> str:
-        """Of the message or generation; empty of a mere watcher."""
+        """The request's id. Empty if the turn is only watched."""
         return "" if isinstance(self._first, orchestrator_pb2.WatchTurnRequest) else self._first.request_id
 
     @property
     def owned(self) -> bool:
-        """Whether we started the turn, so that it ends if we leave. A mere watcher leaves it
-        alone."""
+        """True if this client began the turn, so that leaving the reply ends it."""
         return not isinstance(self._first, orchestrator_pb2.WatchTurnRequest)
 
     @property
     def ended(self) -> bool:
-        """Whether every turn has ended."""
+        """True if every turn has ended."""
         return all(turn.ended for turn in self.turns)
 
     @property
     def known(self) -> bool:
-        """Whether every turn can be watched and cancelled by its number."""
+        """True if every turn can be watched and cancelled by its number."""
         return all(turn.known for turn in self.turns)
 
     def error(self) -> PeerError | None:
-        """Why the first of the failed turns failed."""
+        """Return the error of the first turn that failed."""
         return next((turn.error for turn in self.turns if turn.error is not None), None)
 
     def request(self) -> TurnRequest:
-        """What to ask for in a new stream: the turn by its number from the position reached; as
-        long as that is not known, and for several choices, the same request again."""
+        """Return the request of a new stream: the turn by its number, from the position reached.
+        While that is unknown, and for several choices, it is the same request again."""
         for turn in self.turns:
             turn.begin_stream()
         if len(self.turns) == 1 and self.turns[0].known:
@@ -85,8 +83,8 @@ class Watching:
         return request
 
     def take_response(self, response: TurnResponse) -> None:
-        """An event came. StreamLostError if some before it are missing, PeerError if the turn is
-        lost for good."""
+        """Take an event. StreamLostError if events before it are missing, PeerError if the turn
+        is lost for good."""
         self.attempts.note_answer()
         index = response.choice_index if isinstance(response, orchestrator_pb2.GenerateResponse) else 0
         delta = self.turns[index].take_event(response.event)
@@ -94,8 +92,8 @@ class Watching:
             self.deltas.append(delta)
 
     def delay_after(self, error: PeerError) -> float:
-        """The stream ended before its time: seconds to wait before the next. Raises the error if it
-        is final."""
+        """Return the seconds to wait before the next stream, after one that was lost. Raises the
+        error if it is final."""
         try:
             return self.attempts.delay_after(error)
         except PeerError as final:
@@ -104,7 +102,7 @@ class Watching:
             raise
 
     def cancellations(self) -> list[orchestrator_pb2.CancelTurnRequest]:
-        """What ends the turns that still run, as far as they are known."""
+        """Return the requests that cancel the turns that still run, as far as they are known."""
         return [
             orchestrator_pb2.CancelTurnRequest(session_id=turn.result.session_id, turn=turn.result.turn)
             for turn in self.turns

@@ -356,7 +356,7 @@ def test_what_a_turn_does_not_take_of_its_last_round_is_not_counted(
     round_note.end(brought, committed)
     assert (round_note.drafted, round_note.accepted) == (drafted, min(committed, 10))
     told = Result()
-    told.account(turn_pb2.TurnFinished(speculation=_speculation(statistics)))
+    told.record_end(turn_pb2.TurnFinished(speculation=_speculation(statistics)))
     assert told.mean_acceptance_length == length
 
 

@@ -28,8 +28,8 @@ from slipstream.v1 import orchestrator_pb2, orchestrator_pb2_grpc
 class AsyncClient:
     """A connection to one orchestrator.
 
-    `Client` blocks, and threads may share one. `AsyncClient` has the same methods, awaited. It may be
-    made anywhere, and belongs to the event loop where it is first used.
+    `Client` blocks, and threads may share one. `AsyncClient` has the same methods, awaited. It may
+    be made anywhere, and belongs to the event loop where it is first used.
     """
 
     def __init__(
@@ -46,9 +46,9 @@ class AsyncClient:
         """Prepare a connection; the first call makes it.
 
         ``credentials`` turn TLS on; None is plaintext. ``token`` authenticates the caller. It needs
-        TLS or a loopback address: PlaintextError. Every call carries ``metadata``. ``timeout`` is the
-        default of every call in seconds, for replies of the whole turn; None is no limit. A lost
-        server is called again for ``reconnect`` seconds; one that was never reached is not.
+        TLS or a loopback address: PlaintextError. Every call carries ``metadata``. ``timeout`` is
+        the default of every call in seconds, for replies of the whole turn; None is no limit. A
+        lost server is called again for ``reconnect`` seconds; one that was never reached is not.
         ``on_lost`` is called once for each loss.
         """
         said = call_metadata(address, credentials, metadata, token)
@@ -56,7 +56,8 @@ class AsyncClient:
 
     @property
     def stub(self) -> orchestrator_pb2_grpc.OrchestratorServiceAsyncStub:
-        """The service's gRPC stub, for calls that this class does not have, such as the Chat stream."""
+        """The service's gRPC stub, for calls that this class does not have, such as the Chat
+        stream."""
         return self._connection.stub
 
     async def generate(
@@ -115,10 +116,10 @@ class AsyncClient:
         """Begin a new session, or resume the one with ``session_id``. PeerError if it is unknown or
         has expired.
 
-        For a resumed session, ``settings`` lie over its own and under a message's, and ``system`` and
-        ``template_time`` must be left out. The session uses SendMessage and WatchTurn rather than
-        the Chat stream: no stream stays open between messages, and a lost one is watched on. The
-        Chat stream is at ``stub.Chat``.
+        For a resumed session, ``settings`` lie over its own and under a message's, and ``system``
+        and ``template_time`` must be left out. The session uses SendMessage and WatchTurn rather
+        than the Chat stream: no stream stays open between messages, and a lost one is watched on.
+        The Chat stream is at ``stub.Chat``.
         """
         if session_id is None:
             return await self.create_session(system, settings, template_time, timeout=timeout)
@@ -141,7 +142,7 @@ class AsyncClient:
         """
         request = requests.create_session(system, settings, template_time, request_id)
         created = await self._connection.call(self.stub.CreateSession, request, self._connection.attempts(timeout))
-        return AsyncSession(self._connection, SessionInfo.of(created.session))
+        return AsyncSession(self._connection, SessionInfo.from_message(created.session))
 
     async def get_session(self, session_id: str, *, timeout: float | None = None) -> AsyncSession:
         """Return a session with its messages. PeerError if it is unknown or has expired."""
@@ -154,7 +155,7 @@ class AsyncClient:
         while True:
             page = await self._connection.call(self.stub.ListSessions, request, self._connection.attempts(timeout))
             for session in page.sessions:
-                yield SessionInfo.of(session)
+                yield SessionInfo.from_message(session)
             if not page.next_page_token:
                 return
             request.page_token = page.next_page_token
@@ -171,7 +172,7 @@ class AsyncClient:
         None: after its last turn."""
         request = requests.fork_session(session_id, after_turn, request_id)
         forked = await self._connection.call(self.stub.ForkSession, request, self._connection.attempts(timeout))
-        return AsyncSession(self._connection, SessionInfo.of(forked.session))
+        return AsyncSession(self._connection, SessionInfo.from_message(forked.session))
 
     async def export_session(self, session_id: str, *, timeout: float | None = None) -> dict[str, Any]:
         """Return all that the server stores of a session, in protobuf's JSON: an ExportedSession,
@@ -239,5 +240,8 @@ class AsyncClient:
         request = orchestrator_pb2.GetSessionRequest(session_id=session_id)
         got = await self._connection.call(self.stub.GetSession, request, self._connection.attempts(timeout))
         return AsyncSession(
-            self._connection, SessionInfo.of(got.session), list(map(Message.of, got.messages)), settings
+            self._connection,
+            SessionInfo.from_message(got.session),
+            list(map(Message.from_message, got.messages)),
+            settings,
         )

@@ -1,8 +1,8 @@
-"""What the asyncio client takes from its event loop. The blocking client's counterpart is
+"""Locks, calls and channels of the asyncio client. The blocking client's counterpart is
 `slipstream.client.blocking.threads`: same names, without ``Async``.
 
-These two modules, and both named ``reading``, are written by hand. The other modules of the blocking
-client are generated from those of this one (``tools/make_blocking_client.py``).
+These two modules, and both named ``reading``, are written by hand. The other modules of the
+blocking client are generated from the asyncio client's (``tools/make_blocking_client.py``).
 """
 
 from __future__ import annotations

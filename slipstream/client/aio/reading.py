@@ -1,4 +1,4 @@
-"""How a reply is read with asyncio. Written by hand, as its counterpart in ``blocking`` is."""
+"""Iteration over a reply with asyncio. Written by hand, as its counterpart in ``blocking`` is."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ class AsyncReply(AsyncReadable):
 
     Leaving a reply early ends its turn at the server. That is ``close``, the end of a ``with`` or
     ``async with`` block, or, a moment later, a ``break`` out of the loop, an exception in it, or a
-    task's cancellation. `Reply` ends its turn also when its last reference is dropped. What the turn
-    has said so far stays in its session.
+    task's cancellation. `Reply` ends its turn also when its last reference is dropped. What the
+    turn has said so far stays in its session.
 
     A reply that ``watch`` gave only looks on: leaving it does not end the turn. Neither does
     ``detach``. A lost connection is made again, and the reply continues where it was.
@@ -28,8 +28,8 @@ class AsyncReply(AsyncReadable):
 
     @property
     def request_id(self) -> str:
-        """The request's id. Sent again with the same content, the server knows the turn by it. Empty
-        if the reply only looks on."""
+        """The request's id. Sent again with the same content, the server knows the turn by it.
+        Empty if the reply only looks on."""
         return self._watcher.watching.request_id
 
     async def wait(self) -> Result:
@@ -43,7 +43,8 @@ class AsyncReply(AsyncReadable):
         """End the turn early. The iteration continues to the turn's last events; the turn has then
         finished as CANCELLED.
 
-        Another task or thread than the reader's may call it. PeerError if the server cannot be told.
+        Another task or thread than the reader's may call it. PeerError if the server cannot be
+        told.
         """
         await self._watcher.cancel_turns(timeout)
 

@@ -36,7 +36,7 @@ class AsyncSession:
         self.info = info
         """The session as it was when it was created or asked for."""
         self.messages = tuple(messages)
-        """Its messages at that time, if `get_session` or ``chat`` asked for it."""
+        """The session's messages at that time, if `get_session` or ``chat`` asked for it."""
         self._connection = connection
         self._settings = settings
         self._sending = AsyncLock()
@@ -58,7 +58,8 @@ class AsyncSession:
         """Send a user message. ``timeout`` is for the whole turn, which ends when it has passed.
 
         A reply of this session that was not read to its end is closed first. With the
-        ``request_id`` of an earlier message, and the same content, the reply is that message's turn.
+        ``request_id`` of an earlier message, and the same content, the reply is that message's
+        turn.
         """
         request = requests.send_message(self.session_id, content, settings, self._settings, request_id)
         async with self._sending:

@@ -29,7 +29,7 @@ class AsyncWatcher:
 
     @property
     def running(self) -> bool:
-        """Whether there are events to come."""
+        """True if there are events to come."""
         return not (self.watching.ended or self.watching.refused or self._closed.is_set())
 
     async def next_delta(self) -> Delta | None:
@@ -47,7 +47,8 @@ class AsyncWatcher:
         return None
 
     async def cancel_turns(self, timeout: float | None) -> None:
-        """Cancel the turns; their last events still come. PeerError if the server cannot be told."""
+        """Cancel the turns. Their last events still come. PeerError if the server cannot be
+        told."""
         while self.running and not self.watching.known:
             if not await self._reading.try_acquire():
                 await sleep(_LOOK_SECONDS)

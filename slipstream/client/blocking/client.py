@@ -1,4 +1,4 @@
-# Generated from slipstream/client/aio/client.py by tools/make_blocking_client.py. Edit that module.
+# Generated from aio/client.py by tools/make_blocking_client.py. Edit that module.
 """A connection to an orchestrator, and the requests that it takes."""
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from slipstream.v1 import orchestrator_pb2, orchestrator_pb2_grpc
 class Client:
     """A connection to one orchestrator.
 
-    `Client` blocks, and threads may share one. `AsyncClient` has the same methods, awaited. It may be
-    made anywhere, and belongs to the event loop where it is first used.
+    `Client` blocks, and threads may share one. `AsyncClient` has the same methods, awaited. It may
+    be made anywhere, and belongs to the event loop where it is first used.
     """
 
     def __init__(
@@ -47,9 +47,9 @@ class Client:
         """Prepare a connection; the first call makes it.
 
         ``credentials`` turn TLS on; None is plaintext. ``token`` authenticates the caller. It needs
-        TLS or a loopback address: PlaintextError. Every call carries ``metadata``. ``timeout`` is the
-        default of every call in seconds, for replies of the whole turn; None is no limit. A lost
-        server is called again for ``reconnect`` seconds; one that was never reached is not.
+        TLS or a loopback address: PlaintextError. Every call carries ``metadata``. ``timeout`` is
+        the default of every call in seconds, for replies of the whole turn; None is no limit. A
+        lost server is called again for ``reconnect`` seconds; one that was never reached is not.
         ``on_lost`` is called once for each loss.
         """
         said = call_metadata(address, credentials, metadata, token)
@@ -57,7 +57,8 @@ class Client:
 
     @property
     def stub(self) -> orchestrator_pb2_grpc.OrchestratorServiceStub:
-        """The service's gRPC stub, for calls that this class does not have, such as the Chat stream."""
+        """The service's gRPC stub, for calls that this class does not have, such as the Chat
+        stream."""
         return self._connection.stub
 
     def generate(
@@ -116,10 +117,10 @@ class Client:
         """Begin a new session, or resume the one with ``session_id``. PeerError if it is unknown or
         has expired.
 
-        For a resumed session, ``settings`` lie over its own and under a message's, and ``system`` and
-        ``template_time`` must be left out. The session uses SendMessage and WatchTurn rather than
-        the Chat stream: no stream stays open between messages, and a lost one is watched on. The
-        Chat stream is at ``stub.Chat``.
+        For a resumed session, ``settings`` lie over its own and under a message's, and ``system``
+        and ``template_time`` must be left out. The session uses SendMessage and WatchTurn rather
+        than the Chat stream: no stream stays open between messages, and a lost one is watched on.
+        The Chat stream is at ``stub.Chat``.
         """
         if session_id is None:
             return self.create_session(system, settings, template_time, timeout=timeout)
@@ -142,7 +143,7 @@ class Client:
         """
         request = requests.create_session(system, settings, template_time, request_id)
         created = self._connection.call(self.stub.CreateSession, request, self._connection.attempts(timeout))
-        return Session(self._connection, SessionInfo.of(created.session))
+        return Session(self._connection, SessionInfo.from_message(created.session))
 
     def get_session(self, session_id: str, *, timeout: float | None = None) -> Session:
         """Return a session with its messages. PeerError if it is unknown or has expired."""
@@ -155,7 +156,7 @@ class Client:
         while True:
             page = self._connection.call(self.stub.ListSessions, request, self._connection.attempts(timeout))
             for session in page.sessions:
-                yield SessionInfo.of(session)
+                yield SessionInfo.from_message(session)
             if not page.next_page_token:
                 return
             request.page_token = page.next_page_token
@@ -172,7 +173,7 @@ class Client:
         None: after its last turn."""
         request = requests.fork_session(session_id, after_turn, request_id)
         forked = self._connection.call(self.stub.ForkSession, request, self._connection.attempts(timeout))
-        return Session(self._connection, SessionInfo.of(forked.session))
+        return Session(self._connection, SessionInfo.from_message(forked.session))
 
     def export_session(self, session_id: str, *, timeout: float | None = None) -> dict[str, Any]:
         """Return all that the server stores of a session, in protobuf's JSON: an ExportedSession,
@@ -237,4 +238,9 @@ class Client:
     def _session(self, session_id: str, settings: Settings | None, timeout: float | None) -> Session:
         request = orchestrator_pb2.GetSessionRequest(session_id=session_id)
         got = self._connection.call(self.stub.GetSession, request, self._connection.attempts(timeout))
-        return Session(self._connection, SessionInfo.of(got.session), list(map(Message.of, got.messages)), settings)
+        return Session(
+            self._connection,
+            SessionInfo.from_message(got.session),
+            list(map(Message.from_message, got.messages)),
+            settings,
+        )

@@ -1,4 +1,4 @@
-# Generated from slipstream/client/aio/connection.py by tools/make_blocking_client.py. Edit that module.
+# Generated from aio/connection.py by tools/make_blocking_client.py. Edit that module.
 """A connection: a channel, its calls, which are repeated where they are lost, and the replies that
 still run."""
 

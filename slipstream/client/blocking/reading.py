@@ -1,5 +1,8 @@
-"""How a reply is read by threads. Written by hand, as its counterpart in ``aio`` is: what is dropped
-ends its turn, which a generator could not do safely."""
+"""Iteration over a reply by threads. Written by hand, as its counterpart in ``aio`` is.
+
+A reply that is dropped ends its turn. A generator could not do that safely: the garbage collector
+may finish it inside a lock that its end waits for.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,8 @@ _forgotten: weakref.WeakSet[Watcher] = weakref.WeakSet()
 
 
 class Deltas(Iterator[Delta]):
-    """A reply's text with its tokens, as they come. It ends the turn if it is closed before its end,
-    or dropped."""
+    """A reply's text with its tokens, as they come. It ends the turn if it is closed before its
+    end, or dropped."""
 
     def __init__(self, reply: Readable, watcher: Watcher) -> None:
         self._reply = reply  # it lives as long, or dropping it would end the turn

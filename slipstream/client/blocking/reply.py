@@ -1,4 +1,4 @@
-# Generated from slipstream/client/aio/reply.py by tools/make_blocking_client.py. Edit that module.
+# Generated from aio/reply.py by tools/make_blocking_client.py. Edit that module.
 """A turn in progress."""
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ class Reply(Readable):
 
     Leaving a reply early ends its turn at the server. That is ``close``, the end of a ``with`` or
     ``async with`` block, or, a moment later, a ``break`` out of the loop, an exception in it, or a
-    task's cancellation. `Reply` ends its turn also when its last reference is dropped. What the turn
-    has said so far stays in its session.
+    task's cancellation. `Reply` ends its turn also when its last reference is dropped. What the
+    turn has said so far stays in its session.
 
     A reply that ``watch`` gave only looks on: leaving it does not end the turn. Neither does
     ``detach``. A lost connection is made again, and the reply continues where it was.
@@ -29,8 +29,8 @@ class Reply(Readable):
 
     @property
     def request_id(self) -> str:
-        """The request's id. Sent again with the same content, the server knows the turn by it. Empty
-        if the reply only looks on."""
+        """The request's id. Sent again with the same content, the server knows the turn by it.
+        Empty if the reply only looks on."""
         return self._watcher.watching.request_id
 
     def wait(self) -> Result:
@@ -44,7 +44,8 @@ class Reply(Readable):
         """End the turn early. The iteration continues to the turn's last events; the turn has then
         finished as CANCELLED.
 
-        Another task or thread than the reader's may call it. PeerError if the server cannot be told.
+        Another task or thread than the reader's may call it. PeerError if the server cannot be
+        told.
         """
         self._watcher.cancel_turns(timeout)
 

@@ -1,4 +1,4 @@
-# Generated from slipstream/client/aio/session.py by tools/make_blocking_client.py. Edit that module.
+# Generated from aio/session.py by tools/make_blocking_client.py. Edit that module.
 """A conversation that the server stores."""
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Session:
         self.info = info
         """The session as it was when it was created or asked for."""
         self.messages = tuple(messages)
-        """Its messages at that time, if `get_session` or ``chat`` asked for it."""
+        """The session's messages at that time, if `get_session` or ``chat`` asked for it."""
         self._connection = connection
         self._settings = settings
         self._sending = Lock()
@@ -59,7 +59,8 @@ class Session:
         """Send a user message. ``timeout`` is for the whole turn, which ends when it has passed.
 
         A reply of this session that was not read to its end is closed first. With the
-        ``request_id`` of an earlier message, and the same content, the reply is that message's turn.
+        ``request_id`` of an earlier message, and the same content, the reply is that message's
+        turn.
         """
         request = requests.send_message(self.session_id, content, settings, self._settings, request_id)
         with self._sending:

@@ -1,4 +1,4 @@
-"""What the blocking client takes from threads. The asyncio client's counterpart is
+"""Locks, calls and channels of the blocking client. The asyncio client's counterpart is
 `slipstream.client.aio.event_loop`: same names, with ``Async``.
 
 These two modules, and both named ``reading``, are written by hand. The other modules of this client

@@ -1,4 +1,4 @@
-# Generated from slipstream/client/aio/watcher.py by tools/make_blocking_client.py. Edit that module.
+# Generated from aio/watcher.py by tools/make_blocking_client.py. Edit that module.
 """Reads a turn's events over one stream after another, and ends the turn if it is left early."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Watcher:
 
     @property
     def running(self) -> bool:
-        """Whether there are events to come."""
+        """True if there are events to come."""
         return not (self.watching.ended or self.watching.refused or self._closed.is_set())
 
     def next_delta(self) -> Delta | None:
@@ -48,7 +48,8 @@ class Watcher:
         return None
 
     def cancel_turns(self, timeout: float | None) -> None:
-        """Cancel the turns; their last events still come. PeerError if the server cannot be told."""
+        """Cancel the turns. Their last events still come. PeerError if the server cannot be
+        told."""
         while self.running and not self.watching.known:
             if not self._reading.try_acquire():
                 sleep(_LOOK_SECONDS)
