@@ -1,0 +1,161 @@
+"""Our own reader of config.json and safetensors, against transformers: the same frequencies,
+shapes, fingerprints and weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from slipstream.engine.checkpoint import refuse_without_torch
+from slipstream.engine.compiled.checkpoint_config import CheckpointConfig, UnknownConfigError
+from slipstream.engine.compiled.frequencies import inverse_frequencies
+from slipstream.engine.compiled.loading import load_compiled
+from slipstream.engine.compiled.processor import VECTORS
+from slipstream.engine.compiled.safetensors_file import rounded, stored_tensors
+from slipstream.engine.compiled_from_transformers import load_compiled_by_transformers
+from slipstream.engine.errors import UnsupportedModelError
+from slipstream.engine.model_fingerprint import NOT_IN_LOGITS
+from tests import tiny_models
+
+BASES = [10_000.0, 500_000.0, 1_000_000.0, 100_000.0, 130_000.0, 150_000.0, 5_000_000.0, 10_000, 1234.5, 77_777.7]
+CHANGES: dict[str, dict[str, Any]] = {
+    "as it is": {},
+    "older names": {"rope_parameters": None, "rope_theta": 5000, "rope_scaling": None},
+    "linear": {"rope_parameters": None, "rope_scaling": {"type": "linear", "factor": 3.0}, "rope_theta": 1e5},
+    "llama3": {
+        "rope_parameters": {
+            "rope_type": "llama3",
+            "rope_theta": 500000.0,
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 128,
+        }
+    },
+    "who made it": {
+        "unsloth_version": "2024.9",
+        "tokenizer_class": "GPT2Tokenizer",
+        "transformers.js_config": {"a": 1},
+    },
+    "SmolLM2's keys": {"is_llama_config": True, "rope_interleaved": False, "torch_dtype": "bfloat16"},
+    "how to generate": {"do_sample": True, "temperature": 0.5, "use_cache": False, "eos_token_id": [5, 6]},
+}
+WITH_WINDOWS = {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 1}
+
+
+def change(directory: Path, **values: Any) -> None:
+    path = directory / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_frequencies_have_torchs_bits(base: float) -> None:
+    for size in (16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 256):
+        expected = 1.0 / (base ** (torch.arange(0, size, 2, dtype=torch.int64).to(dtype=torch.float) / size))
+        assert np.array_equal(inverse_frequencies(base, size), expected.numpy()), size
+
+
+def test_vector_instructions_have_torchs_name() -> None:
+    assert torch.backends.cpu.get_cpu_capability() == VECTORS
+
+
+@pytest.mark.parametrize("case", CHANGES)
+@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
+def test_a_checkpoint_is_read_as_transformers_reads_it(family: str, case: str, tmp_path: Path) -> None:
+    changes = CHANGES[case] | (WITH_WINDOWS if family == "qwen2" else {})
+    directory = tiny_models.save(tiny_models.build(family, head_dim=32), tmp_path)
+    if family == "qwen2":  # which has no such key
+        directory = tiny_models.save(tiny_models.build(family, hidden_size=128), tmp_path)
+    change(directory, **changes)
+    for dtype in ("bfloat16", "float32"):
+        ours = load_compiled(str(directory), dtype=dtype, page_size=16, multi_step=False, threads=1).model
+        theirs = load_compiled_by_transformers(
+            str(directory), dtype=dtype, page_size=16, multi_step=False, threads=1
+        ).model
+        assert ours.weights_fingerprint == theirs.weights_fingerprint
+        assert np.array_equal(ours.frequencies, theirs.frequencies)
+        assert ours.end_token_ids == theirs.end_token_ids
+        assert ours.context_length == theirs.context_length
+        assert ours.layers["window"].tolist() == theirs.layers["window"].tolist()
+        assert all(map(np.array_equal, ours._kept, theirs._kept)) and len(ours._kept) == len(theirs._kept)
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
+def test_what_a_file_leaves_out_is_what_transformers_takes(family: str) -> None:
+    """Shapes of a model of seven billion parameters, of which no weight is made."""
+    values = {"model_type": family}
+    config = AutoConfig.for_model(family)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    ours = CheckpointConfig(values)
+    kept = {key: value for key, value in config.to_dict().items() if key not in NOT_IN_LOGITS and value is not None}
+    assert {key: value for key, value in ours.read.items() if value is not None} == kept
+    shape = ours.shape(16)
+    assert ours.tensor_shapes(shape) == {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
+    assert ours.eos_token_id == config.eos_token_id
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"model_type": "gemma"}, "its model_type is 'gemma'"),
+        ({"architectures": ["LlamaModel"]}, "its architectures are"),
+        ({"a_switch": True}, "its keys a_switch are not known"),
+        ({"quantization_config": {}}, "its keys quantization_config"),
+        ({"hidden_size": "64"}, "its hidden_size is '64'"),
+        ({"num_hidden_layers": 3}, "it lacks model.layers.2"),
+        ({"num_hidden_layers": 1}, "it has model.layers.1"),
+        ({"vocab_size": 999}, "tensors of other shapes"),
+        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0}}, "its rope_parameters are"),
+        ({"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}, "its rope_parameters are"),
+        ({"rms_norm_eps": None}, "its rms_norm_eps is None"),
+        ({"attention_bias": 1}, "its attention_bias is 1"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_is_not_known_to_the_letter_is_left_to_transformers(
+    changes: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    directory = tiny_models.save(tiny_models.build("llama", head_dim=32), tmp_path)
+    change(directory, **changes)
+    with pytest.raises(UnknownConfigError, match=reason):
+        load_compiled(str(directory), dtype="float32", page_size=16, multi_step=False, threads=1)
+
+
+def test_what_is_left_to_transformers_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse_without_torch("a model", "its model_type is 'gemma'")
+    monkeypatch.setattr("slipstream.extras.find_spec", lambda name: None)
+    line = (
+        r"^a model needs torch and transformers, for its model_type is 'gemma': pip install 'slipstream-llm\[torch\]'$"
+    )
+    with pytest.raises(UnsupportedModelError, match=line):
+        refuse_without_torch("a model", "its model_type is 'gemma'")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float16, torch.float64])
+def test_weights_of_every_type_are_converted_as_torch_converts_them(dtype: torch.dtype, tmp_path: Path) -> None:
+    weight = torch.randn(64, 48, generator=torch.Generator().manual_seed(3), dtype=torch.float64).to(dtype)
+    save_file({"a": torch.zeros(3), "weight": weight}, tmp_path / "model.safetensors")
+    stored = stored_tensors(tmp_path)
+    assert stored is not None
+    for wanted, name in ((torch.float32, "float32"), (torch.bfloat16, "bfloat16")):
+        found, expected = stored["weight"].read(name), weight.to(wanted)
+        bits = expected.view(torch.int16 if wanted == torch.bfloat16 else torch.int32).numpy()
+        assert np.array_equal(found.view(bits.dtype), bits)
+
+
+def test_rounding_to_bfloat16_is_torchs_for_every_kind_of_number() -> None:
+    bits = np.random.default_rng(4).integers(0, 2**32, 200_000, dtype=np.uint32)
+    bits[:6] = [0x7F7FFFFF, 0xFF7FFFFF, 0x7F800000, 0x00008000, 0x00018000, 0x3F808000]
+    singles = bits.view(np.float32)
+    expected = torch.from_numpy(singles).bfloat16()
+    is_number = ~np.isnan(singles)
+    assert np.array_equal(rounded(singles)[is_number], expected.view(torch.uint16).numpy()[is_number])
+    assert np.isnan((rounded(singles)[~is_number].astype(np.uint32) << 16).view(np.float32)).all()
