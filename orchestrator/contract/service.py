@@ -253,7 +253,7 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
     ) -> orchestrator_pb2.GetTurnTracesResponse:
         async with _refusals(context):
             caller, most = self._access.principal_of(context), turn_count_of(request)
-            turns = self._watching.ring.of(request.session_id, most, None if caller.operator else caller.name)
+            turns = self._watching.ring.turns_of(request.session_id, most, None if caller.operator else caller.name)
             if not turns:
                 await self._sessions.get(request.session_id, caller)  # there may be no such session
             return orchestrator_pb2.GetTurnTracesResponse(turns=map(turn_trace_message, fitting(turns)))

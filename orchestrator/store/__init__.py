@@ -1,1 +1,1 @@
-"""Where sessions are written down: what survives a process, and who keeps what."""
+"""The store of sessions: rows that survive a process, and the owner of each session."""

@@ -1,9 +1,9 @@
-"""Work on a database: on a thread that waits for it, or at once where nothing is waited for.
+"""Work on a database: on a thread, or at once if the database is in memory.
 
 ::
 
-    run(work) .. run(work) --> [thread: BEGIN, SAVEPOINT work, SAVEPOINT work .., COMMIT] --> all of them have their answers
-    run(work)              --> BEGIN, work, COMMIT                                        --> it has its answer
+    run(work) .. run(work) --> [thread: BEGIN, SAVEPOINT work, .., COMMIT] --> all answers
+    run(work)              --> BEGIN, work, COMMIT                         --> its answer
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from slipstream.errors import SlipstreamError
 log = logging.getLogger(__name__)
 
 _LONGEST_SECONDS = 30.0
-"""For one answer: a database that is there and says nothing is away."""
+"""Longest wait for an answer. A database that takes longer counts as unavailable."""
 
 _UNKNOWN = (
     "; whether it was done is not known: send the same request with the same request_id again, and it happens once "
@@ -32,53 +32,53 @@ _UNKNOWN = (
 )
 
 _MOST_TOGETHER = 256
-"""Pieces of work in a transaction."""
+"""Most pieces of work in a transaction."""
 
 Value = str | int | float | bytes | None
 AnswerT = TypeVar("AnswerT")
 
 
 class Transaction(ABC):
-    """What work is done with. Statements have ``?`` for their values."""
+    """A transaction. Statements have ``?`` for their values."""
 
     @abstractmethod
     def execute(self, statement: str, values: Sequence[Value] = ()) -> int:
-        """Run a statement; returns how many rows it changed."""
+        """Run a statement; return how many rows it changed."""
 
     @abstractmethod
     def rows(self, statement: str, values: Sequence[Value] = ()) -> list[tuple[Any, ...]]:
-        """What a query finds."""
+        """Return the rows that a query finds."""
 
     def row(self, statement: str, values: Sequence[Value] = ()) -> tuple[Any, ...] | None:
-        """The first row that a query finds."""
+        """Return the first row that a query finds; None if it finds none."""
         found = self.rows(statement, values)
         return found[0] if found else None
 
 
 class NotBegunError(Exception):
-    """A transaction could not be begun, as while another process holds the lock: nothing in it was
+    """A transaction could not begin, as while another process holds the lock. None of its work was
     tried."""
 
 
 class Connection(Transaction):
-    """An open database. Whatever it raises that is no SlipstreamError means that the database
-    cannot do it now."""
+    """An open database. An exception other than a SlipstreamError means that the database cannot do
+    the work now."""
 
     begin_writing = "BEGIN"
-    """Begins a transaction that is going to change something."""
+    """The statement that begins a transaction with changes."""
 
     @property
     @abstractmethod
     def is_usable(self) -> bool:
-        """True if it can be gone on with after a fault."""
+        """True if the connection can be used after a fault."""
 
     @abstractmethod
     def close(self) -> None:
-        """Give it up."""
+        """Close the connection."""
 
     @contextmanager
     def transaction(self, *, reads: bool) -> Iterator[None]:
-        """All or nothing of what happens inside; with ``reads`` nothing is changed."""
+        """Run the context in a transaction; with ``reads`` it changes nothing."""
         try:
             self.execute("BEGIN" if reads else self.begin_writing)
         except Exception as error:
@@ -92,13 +92,13 @@ class Connection(Transaction):
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
-        """A transaction in which tables may be made: one process at a time."""
+        """Run the context in a transaction that may make tables, in one process at a time."""
         with self.transaction(reads=False):
             yield
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
-        """All or nothing of what happens inside, within a transaction."""
+        """Run the context so that it can be undone alone, within a transaction."""
         self.execute("SAVEPOINT piece")
         try:
             yield
@@ -110,7 +110,7 @@ class Connection(Transaction):
     def _roll_back(self) -> None:
         try:
             self.execute("ROLLBACK")
-        except Exception as error:  # some faults have rolled it back already
+        except Exception as error:  # after some faults it is rolled back already
             log.debug("rolling back: %s", error)
 
 
@@ -123,34 +123,33 @@ class _Piece(Generic[AnswerT]):
 
 
 class Database(ABC):
-    """A database, from `open` to `close`."""
+    """A database between `open` and `close`."""
 
     def __init__(self, connect: Callable[[], Connection], name: str) -> None:
-        """``connect`` opens it, and again after a fault; ``name`` is what people call it."""
+        """``connect`` opens the database, and again after a fault; ``name`` is for messages."""
         self._connect = connect
         self._name = name
         self._connection: Connection | None = None
         self.on_trouble: Callable[[], None] = lambda: None
-        """Called on the event loop whenever it could not do something."""
+        """Callback on the event loop for each failure."""
 
     def __str__(self) -> str:
         return self._name
 
     def open(self) -> None:
-        """Connect and begin to work. What ``connect`` raises."""
+        """Connect and begin to work. Raises what ``connect`` raises."""
         self._connection = self._connect()
 
     @abstractmethod
     def close(self) -> None:
-        """Finish what has been asked for, if that can be done in time."""
+        """Finish the work that is queued, if that can be done in time."""
 
     @abstractmethod
     async def run(self, work: Callable[[Transaction], AnswerT], *, reads: bool = False) -> AnswerT:
-        """The answer of work that is done in a transaction, of which nothing stays if it raises;
-        with ``reads`` it changes nothing.
+        """Do work in a transaction and return its answer; with ``reads`` it changes nothing.
 
-        StoreUnavailableError if the database cannot do it now. It is done even if the caller is
-        cancelled meanwhile.
+        An exception undoes the work. StoreUnavailableError if the database cannot do it now. The
+        work is done even if the caller is cancelled meanwhile.
         """
 
     def _disconnect(self) -> None:
@@ -164,27 +163,27 @@ class Database(ABC):
             for piece in batch:
                 piece.error = error
         except Exception as error:
-            renewed = self._drop_if_unusable()
-            if len(batch) > 1:  # what cannot be written takes nothing along that can be read
+            renewed = self._close_if_unusable()
+            if len(batch) > 1:  # a write that fails must not fail the reads beside it
                 writes_wait = isinstance(error, NotBegunError) and not renewed
                 for piece in batch:
-                    if writes_wait and not piece.reads:  # each would wait as long again for the same lock
+                    if writes_wait and not piece.reads:  # each write would wait as long again for one lock
                         self._fail(piece, error, outcome="not_done")
                     else:
                         self._do([piece])
             elif renewed:
-                self._do_anew(batch)
+                self._do_again(batch)
             else:
                 self._fail(batch[0], error, outcome="not_done")  # the database has said so
 
-    def _do_anew(self, batch: Sequence[_Piece[Any]]) -> None:
-        """On another connection: the one that was there had been lost before."""
+    def _do_again(self, batch: Sequence[_Piece[Any]]) -> None:
+        """Do the work on a new connection: the previous one was lost."""
         try:
             self._do_together(batch)
         except SlipstreamError as error:
             batch[0].error = error
         except Exception as error:
-            self._drop_if_unusable()
+            self._close_if_unusable()
             self._fail(batch[0], error, outcome="unknown")
 
     def _do_together(self, batch: Sequence[_Piece[Any]]) -> None:
@@ -207,9 +206,9 @@ class Database(ABC):
             f"sessions cannot be {what} {self._name}: {' '.join(str(error).split())}", piece, outcome
         )
 
-    def _drop_if_unusable(self) -> bool:
-        """True if there was a connection that is none any more: the next piece of work opens
-        another."""
+    def _close_if_unusable(self) -> bool:
+        """Close a connection that cannot be used any more; return whether there was one. The next
+        piece of work opens another."""
         if self._connection is None or self._connection.is_usable:
             return False
         self._connection.close()
@@ -224,15 +223,14 @@ def _unavailable(what: str, piece: _Piece[Any], outcome: str) -> StoreUnavailabl
 
 
 class DatabaseAtHand(Database):
-    """One in this process's memory: the microseconds that work on it takes are fewer than a thread
-    would need to hear of it."""
+    """A database in this process's memory. Work takes microseconds, less than to wake a thread."""
 
     def close(self) -> None:
-        """See `Database`."""
+        """Close the connection."""
         self._disconnect()
 
     async def run(self, work: Callable[[Transaction], AnswerT], *, reads: bool = False) -> AnswerT:
-        """See `Database`."""
+        """Do the work at once; see `Database.run`."""
         piece = _Piece(work, reads)
         self._do([piece])
         if piece.error is not None:
@@ -245,7 +243,7 @@ class _Awaited(_Piece[AnswerT]):
     outcome: asyncio.Future[AnswerT] = field(kw_only=True)
 
     def tell(self) -> None:
-        """Its answer or error, if anybody waits still."""
+        """Tell the caller the answer or the error, if it still waits."""
         if self.outcome.done():
             return
         if self.error is not None:
@@ -255,7 +253,7 @@ class _Awaited(_Piece[AnswerT]):
 
 
 class DatabaseOnThread(Database):
-    """One that has to be waited for. It is connected to again on its thread."""
+    """A database with a thread that waits for it, and connects again after a fault."""
 
     def __init__(self, connect: Callable[[], Connection], name: str) -> None:
         super().__init__(connect, name)
@@ -263,17 +261,17 @@ class DatabaseOnThread(Database):
         self._thread = threading.Thread(target=self._run, name="store", daemon=True)
 
     def open(self) -> None:
-        """See `Database`."""
+        """Connect, and start the thread."""
         super().open()
         self._thread.start()
 
     def close(self) -> None:
-        """See `Database`."""
+        """Finish the queued work, and stop the thread."""
         self._pieces.put(None)
         self._thread.join(_LONGEST_SECONDS)
 
     async def run(self, work: Callable[[Transaction], AnswerT], *, reads: bool = False) -> AnswerT:
-        """See `Database`."""
+        """Do the work on the thread; see `Database.run`."""
         outcome: asyncio.Future[AnswerT] = asyncio.get_running_loop().create_future()
         piece = _Awaited(work, reads, outcome=outcome)
         self._pieces.put(piece)

@@ -1,4 +1,4 @@
-"""From what a user says to a store that works."""
+"""Opens the store that the operator names."""
 
 from __future__ import annotations
 
@@ -12,22 +12,24 @@ from orchestrator.store.store import Store, prepare
 from slipstream.errors import SlipstreamError
 
 MEMORY = "memory"
-"""Sessions end with the process."""
+"""The name of a store in memory: its sessions end with the process."""
 
 _POSTGRESQL = ("postgresql://", "postgres://")
 
 
 def open_store(place: str) -> Store:
-    """A store at a file's path, a postgresql:// address, or in `MEMORY`. StoreFormatError with what
-    would be right."""
+    """Open a store at a file's path, at a postgresql:// address, or in `MEMORY`.
+
+    StoreFormatError says what would be right.
+    """
     if place.startswith(_POSTGRESQL):
-        from orchestrator.store.postgresql import PostgresqlConnection, shown  # an extra: only who asks for it has it
+        from orchestrator.store.postgresql import PostgresqlConnection, shown  # an extra, needed only here
 
         return _opened(DatabaseOnThread, lambda: PostgresqlConnection(place), "BYTEA", shown(place))
     if place == MEMORY:
         return _opened(DatabaseAtHand, lambda: SqliteConnection(None), "BLOB", place)
-    if "://" in place:  # what it holds is not shown: it may be a password
-        raise StoreFormatError("--store has to be a file's path, postgresql://USER@HOST/NAME, or memory")
+    if "://" in place:  # not shown: it may hold a password
+        raise StoreFormatError("--store must be a file's path, postgresql://USER@HOST/NAME, or memory")
     path = Path(place).expanduser()
     return _opened(DatabaseOnThread, lambda: SqliteConnection(path), "BLOB", place)
 
@@ -56,6 +58,6 @@ def _opened(
     except Exception as error:
         why = " ".join(str(error).split())
         raise StoreFormatError(
-            f"sessions cannot be kept in {name}: {why}; choose another --store, or memory to keep none"
+            f"sessions cannot be kept in {name}: {why}; choose another --store, or memory to store none"
         ) from error
     return Store(database)

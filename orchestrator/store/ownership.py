@@ -1,8 +1,8 @@
-"""This process as an owner of sessions, and what it sees of the others.
+"""The owners of sessions: this process, and the others as it sees them.
 
-No clock is compared with another machine's: an owner whose beat stands still for a lease, by the
-clock of whoever looks, is taken out. If it was only slow it finds itself out and joins again, and
-what has been taken from it is not its own any more.
+No process compares its clock with another machine's. A process removes an owner whose beat has not
+grown for a lease, by its own clock. An owner that was only slow notices that it was removed, and
+joins again; other processes may own its sessions by then.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Seen:
 
 
 class Ownership:
-    """``me`` among the owners of a store."""
+    """The membership of this process, ``me``, among the owners of a store."""
 
     def __init__(
         self, store: Store, me: OwnerRow, lease_seconds: float, clock: Callable[[], float] = time.monotonic
@@ -41,20 +41,20 @@ class Ownership:
         self._store = store
         self._clock = clock
         self._seconds = 0.0
-        """The store's time at the last beat."""
+        """Time of the store at the last beat, in seconds."""
         self._beaten = clock()
         self._sure_since = -math.inf
-        """When the last beat was sent that the store took."""
+        """When the last beat was sent that the store accepted."""
         self.has_lost = False
-        """True from a beat that the store did not take until `settled`: others may own what was
-        this process's."""
+        """True from a beat that the store did not accept until `settled`: other processes may own
+        the sessions of this one."""
         self._seen: dict[str, _Seen] = {}
         self._living: set[str] = set()
         self._looked = asyncio.Event()
 
     @property
     def period(self) -> float:
-        """Seconds between two beats."""
+        """Seconds between two beats of this process."""
         return self.lease_seconds / _BEATS_A_LEASE
 
     @property
@@ -64,60 +64,62 @@ class Ownership:
         return not self.has_lost and self._clock() - self._sure_since < self.lease_seconds
 
     def settled(self) -> None:
-        """Note that this process keeps no session any more that others have taken."""
+        """Note that this process has evicted all sessions that other processes own."""
         self.has_lost = False
 
     async def join(self) -> None:
-        """Become an owner. Who was in this place before has ended."""
+        """Become an owner. A previous process in this place has ended."""
         await self._store.register(self.me)
         await self.beat()
 
     async def beat(self) -> bool:
-        """Live on, and look at the others. False if they had taken this one for dead: what was its
-        own may be others' now."""
+        """Renew the lease, and look at the other owners.
+
+        Returns False if they had removed this one: they may own its sessions now.
+        """
         now = self._clock()
         away, self._beaten = now - self._beaten, now
         if away > self.lease_seconds / 2:
-            self._seen.clear()  # who was away cannot say how long others were
+            self._seen.clear()  # a process that was away cannot judge the others
         self._seconds += away
         try:
             self._seconds, alive = await self._store.beat(self.me.id, self._seconds)
             await self._look(now)
         except StoreUnavailableError:
-            self._seen.clear()  # nor who could not look: they could not write either
+            self._seen.clear()  # the others could not write either
             raise
         if alive:
             self._sure_since = now
         else:
             self.has_lost = True
-            log.warning("the other processes took this one for dead")
+            log.warning("the other processes took this one for dead: it did not renew its lease in time")
             await self._store.register(self.me)
         return alive
 
     async def leave(self) -> None:
-        """Give up what is owned: anybody may have it."""
+        """Give up all sessions: any process may take them over."""
         await self._store.remove_owner(self.me.id)
 
     async def look_again(self) -> None:
-        """Wait until the others have been looked at anew."""
+        """Wait until this process has looked at the other owners again."""
         await self._looked.wait()
 
     async def until_gone(self, owner_id: str) -> None:
-        """Wait until another owner has ended, or has been taken out."""
+        """Wait until an owner has ended, or was removed."""
         await self.look_again()
         while owner_id in self._living:
             await self.look_again()
 
     async def marked(self, session_id: str) -> OwnerRow | None:
-        """The owner that gave out such an id for something that is not in the store; None if it is
-        this one, or nobody."""
+        """Return the owner that made an id of a session which is not in the store; None if that is
+        this process, or no living one."""
         mark = session_id[:_MARK_LENGTH]
         owners = [owner for owner in await self._store.owners() if owner.id != self.me.id]
         return next((owner for owner in owners if owner.id[:_MARK_LENGTH] == mark), None)
 
     @property
     def mark(self) -> str:
-        """What ids begin with that this owner gives out for what is not in the store."""
+        """The first characters of ids that this owner makes for sessions which are not stored."""
         return self.me.id[:_MARK_LENGTH]
 
     async def _look(self, now: float) -> None:
@@ -128,7 +130,7 @@ class Ownership:
                 self._seen[owner.id] = _Seen(owner.beat, now)
             elif now - seen.since >= self.lease_seconds and await self._store.remove_owner(owner.id, owner.beat):
                 log.warning(
-                    "the process at %s is gone: it has not said anything for %g s", owner.address, now - seen.since
+                    "the process at %s is gone: it has not renewed its lease for %g s", owner.address, now - seen.since
                 )
                 del self._seen[owner.id]
         self._seen = {owner.id: self._seen[owner.id] for owner in others if owner.id in self._seen}

@@ -1,4 +1,4 @@
-"""Sessions in PostgreSQL: several machines."""
+"""Sessions in a PostgreSQL server: any number of machines share it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from orchestrator.store.database import Connection, Value
 
 _CONNECT_SECONDS = 5
 _SILENT_SECONDS = 10
-"""After which a server that says nothing is given up."""
+"""Seconds of silence after which a connection is closed."""
 
 _PREPARING = 0x511B57BEA3
-"""Names the lock of whoever makes the tables."""
+"""Number of the lock that a process holds while it makes the tables."""
 
 _UNREADABLE = (
     "--store has to be postgresql://USER:PASSWORD@HOST:PORT/NAME; in user and password write %2F for /, %25 for %, %23 for #, "
@@ -29,12 +29,11 @@ _UNREADABLE = (
 )
 
 _LIMITS = ("idle_in_transaction_session_timeout = '5s'", "lock_timeout = '10s'", "statement_timeout = '30s'")
-"""A process that is stopped in the middle of a transaction holds up the others no longer than
-that."""
+"""Limits for a process that stops in the middle of a transaction: others wait no longer."""
 
 
 class PostgresqlConnection(Connection):
-    """A connection to a server."""
+    """A connection to a PostgreSQL server."""
 
     def __init__(self, address: str) -> None:
         """psycopg.Error if it cannot be reached."""
@@ -91,5 +90,6 @@ def shown(address: str) -> str:
 
 
 def _own(statement: str) -> Any:
-    """Values have ``%s`` here. No statement of ours has either mark for anything else."""
+    """Return a statement with psycopg's ``%s`` for values. Our statements have no other ``?`` or
+    ``%s``."""
     return cast(Any, statement.replace("?", "%s"))

@@ -1,5 +1,4 @@
-"""What the store keeps, as it keeps it: names, numbers, and payloads that only
-`orchestrator.sessions` can read. Pure."""
+"""Rows of the store. Only `orchestrator.sessions` can read their payloads. Pure."""
 
 from __future__ import annotations
 
@@ -8,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class OwnerRow:
-    """A process that keeps sessions. As long as its ``beat`` grows it lives."""
+    """A process that owns sessions. It is alive as long as its ``beat`` grows."""
 
     id: str
     address: str
-    """Where the others pass calls on to."""
+    """Address to which other processes forward calls."""
     place: str
-    """What only one living process can have: two owners of one place are one process and its
+    """A name that only one living process can have. Two owners with one place are a process and its
     successor."""
     beat: int = 0
 
@@ -23,9 +22,9 @@ class OwnerRow:
 class SessionRow:
     """A session as it was last written. Times are microseconds since the epoch.
 
-    ``owner`` has it under ``epoch``, which grows with each change of hands. ``target`` names the
-    weights that its tokens come from. A generation's session is not ``listed``; it is number
-    ``choice`` of its request's.
+    ``owner`` owns it under ``epoch``, which grows with each change of owner. ``target`` names the
+    weights that its tokens come from. A generation's session is not ``listed``; it is answer number
+    ``choice`` of its request.
     """
 
     id: str
@@ -44,14 +43,14 @@ class SessionRow:
     message_count: int = 0
     running_turn: int | None = None
     principal: str = ""
-    """Whose it is."""
+    """The principal that owns it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnRow:
     """A turn as it was written before its first token.
 
-    Its prompt is the first ``shared_count`` of the session's tokens as they were, and then
+    Its prompt is the first ``shared_count`` of the session's tokens before the turn, and then
     ``prompt``: int32, little-endian.
     """
 
@@ -65,8 +64,8 @@ class TurnRow:
 
 @dataclass(frozen=True, slots=True)
 class EndRow:
-    """What a turn has become: its ``tokens`` as a prompt's, none if it was undone, and how it
-    ended. Where it is ``forgotten`` its request may try again."""
+    """The end of a turn: its ``tokens``, none if it was undone, and how it ended. If it is
+    ``forgotten``, its request may try again."""
 
     tokens: bytes
     payload: str
@@ -75,8 +74,7 @@ class EndRow:
 
 @dataclass(frozen=True, slots=True)
 class StoredTurn:
-    """A turn with what is known of it since: its end, or else which ``tokens`` it had when that was
-    last noted."""
+    """A turn with its end, or else the ``tokens`` that were last written of it."""
 
     begun: TurnRow
     end: EndRow | None
@@ -85,8 +83,7 @@ class StoredTurn:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What a session's row says of it beside its turns. ``last_active`` is microseconds since the
-    epoch."""
+    """The counts in a session's row. ``last_active`` is microseconds since the epoch."""
 
     last_active: int
     turn_count: int

@@ -1,4 +1,4 @@
-"""Sessions in a file of SQLite's: one machine, any number of processes."""
+"""Sessions in an SQLite file: any number of processes of one machine share it."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from orchestrator.store.database import Connection, Value
 log = logging.getLogger(__name__)
 
 _BUSY_SECONDS = 5.0
-"""For other processes' transactions, which take milliseconds."""
+"""Longest wait for other processes' transactions, which take milliseconds."""
 
 _WIPE_SECONDS = 2.0
-"""After a deletion its text may be in the write-ahead log for so long. Deletions meanwhile are
-wiped together."""
+"""Seconds for which deleted text may stay in the write-ahead log. Later deletions are wiped with
+it."""
 
 _TEXTS = ("DELETE FROM sessions ", "DELETE FROM turns ")
-"""How statements begin that delete what people said."""
+"""The start of statements that delete what users wrote."""
 
 _FOR_OTHERS = stat.S_IRWXO | stat.S_IWGRP
-"""Permissions that are taken from a store's file. Its group may read it, for backups."""
+"""Permissions to remove from a store's file. Its group may read it, for backups."""
 
 
 class SqliteConnection(Connection):
     """A connection to a file, or to a database of its own in memory."""
 
-    begin_writing = "BEGIN IMMEDIATE"  # who only wants to write later may find that another one does
+    begin_writing = "BEGIN IMMEDIATE"  # a transaction that first reads could fail when it writes
 
     def __init__(self, path: Path | None) -> None:
         """OSError or sqlite3.Error if the file cannot be had."""
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            path.touch(mode=0o600)  # what people say is nobody else's
+            path.touch(mode=0o600)  # other users must not read it
             _tighten(path)
         self._deletes = False
         self._log_wiper = None if path is None else _LogWiper(path)
@@ -50,13 +50,13 @@ class SqliteConnection(Connection):
             self._write_ahead()
             self._connection.execute("PRAGMA synchronous = FULL")
             self._connection.execute("PRAGMA foreign_keys = ON")
-            self._connection.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten
+            self._connection.execute("PRAGMA secure_delete = ON")  # deleted text is overwritten
         except BaseException:  # not a database, or locked by another process
             self._connection.close()
             raise
 
     def _write_ahead(self) -> None:
-        """The one statement that does not wait for others who do the same in this moment."""
+        """Use a write-ahead log. This one statement does not wait for other processes by itself."""
         give_up = time.monotonic() + _BUSY_SECONDS
         while True:
             try:
@@ -94,8 +94,8 @@ class SqliteConnection(Connection):
 
 
 class _LogWiper:
-    """Empties a file's write-ahead log soon after deletions: earlier versions of its pages stand
-    there. Of any thread."""
+    """Empties a file's write-ahead log soon after deletions: it holds earlier versions of pages.
+    Safe in any thread."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -103,7 +103,7 @@ class _LogWiper:
         self._timer: threading.Timer | None = None
 
     def wipe_soon(self) -> None:
-        """Do it within `_WIPE_SECONDS`, or when others let go of the log."""
+        """Wipe within `_WIPE_SECONDS`, or when other processes release the log."""
         with self._lock:
             if self._timer is None:
                 self._timer = threading.Timer(_WIPE_SECONDS, self._wipe)
@@ -111,7 +111,7 @@ class _LogWiper:
                 self._timer.start()
 
     def close(self) -> None:
-        """Do at once what is still to be done."""
+        """Wipe at once if a wipe is pending."""
         with self._lock:
             timer, self._timer = self._timer, None
         if timer is not None:
@@ -126,7 +126,7 @@ class _LogWiper:
 
     def _is_wiped(self) -> bool:
         try:
-            # Without waiting: a checkpoint that waits for a reader holds all writers up.
+            # It must not wait: a checkpoint that waits for a reader delays all writers.
             with closing(sqlite3.connect(self._path, timeout=0, isolation_level=None)) as connection:
                 (is_busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
                 return not is_busy
@@ -136,7 +136,7 @@ class _LogWiper:
 
 
 def _tighten(path: Path) -> None:
-    """Take the permissions from a store's files that would let other users read or change them."""
+    """Remove permissions by which other users could read or change a store's files."""
     for file in (path, *(path.with_name(path.name + suffix) for suffix in ("-wal", "-shm"))):
         try:
             mode = stat.S_IMODE(file.stat().st_mode)

@@ -1,8 +1,8 @@
 """The store's operations, in SQL that SQLite and PostgreSQL both understand.
 
-A session has one owner, and every write of it says under which epoch it is made: who has been
-robbed writes nothing. An owner is a row whose beat grows; whoever sees it stand still for a lease
-takes the row out, and then what it owned is anybody's.
+A session has one owner, and every write states the owner's epoch: a process that has lost ownership
+can no longer write. An owner is a row whose beat grows. A process that sees a beat stand still for
+a lease removes the owner, and then any process may take over its sessions.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from orchestrator.store.database import Database, Transaction
 from orchestrator.store.rows import Counts, EndRow, OwnerRow, SessionRow, StoredTurn, TurnRow
 
 _FORMAT = 2
-"""Of the tables. A store of another is refused."""
+"""Format of the tables. A store with another format is refused."""
 
 _TRIAL_BYTES = 2**18
-"""A turn with a prompt of some ten thousand tokens, and its session's text."""
+"""Size of a turn with a prompt of some ten thousand tokens and its session's text."""
 
 _REMEMBERED_EXPIRED, _MOST_EXPIRED = 10_000, 11_000
 _TIMES_FOR_RUNNING = 24
-"""How much longer a session is kept whose turn waits for weights that nobody serves."""
+"""Factor of the expiry time for a session whose turn waits for weights that no process serves."""
 
 _TABLES: Final = (
     "CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value DOUBLE PRECISION NOT NULL)",
@@ -52,14 +52,16 @@ _TABLES: Final = (
 _NOW = "(SELECT value FROM about WHERE name = 'seconds')"
 _SESSION = ", ".join(f"sessions.{field.name}" for field in fields(SessionRow))
 _OF_REQUEST = "principal = ? AND request_id = ? AND request_id <> ''"
-"""What ``sessions_by_request`` finds: without the last part, which that index is of, every session
-would be looked at."""
+"""The condition of the index ``sessions_by_request``: without its last part a query scans all
+sessions."""
 _BEGUN = ("turn", "request_id", "fingerprint", "shared_count", "prompt", "payload")
 
 
 def prepare(transaction: Transaction, bytes_type: str) -> None:
-    """Make the tables, unless they are there. StoreFormatError if another version made them. One
-    process at a time."""
+    """Make the tables if they are missing, in one process at a time.
+
+    StoreFormatError if another version made them.
+    """
     transaction.execute("CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value DOUBLE PRECISION NOT NULL)")
     found = transaction.row("SELECT value FROM about WHERE name = 'format'")
     if found is not None and found[0] != _FORMAT:
@@ -79,8 +81,10 @@ def prepare(transaction: Transaction, bytes_type: str) -> None:
 
 
 class Store:
-    """Sessions, their turns and their owners, in a database. StoreUnavailableError wherever that
-    cannot be reached."""
+    """Sessions, their turns and their owners, in a database.
+
+    Any method raises StoreUnavailableError if the database cannot be reached.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -89,17 +93,16 @@ class Store:
         return str(self._database)
 
     def close(self) -> None:
-        """Finish what has been asked for."""
+        """Finish the work that is queued, and close the database."""
         self._database.close()
 
     def on_trouble(self, callback: Callable[[], None]) -> None:
-        """Have ``callback`` called on the event loop whenever something could not be read or
-        written."""
+        """Call ``callback`` on the event loop for each read or write that fails."""
         self._database.on_trouble = callback
 
     async def try_writing(self) -> None:
-        """Write as much as a turn may need, of which nothing stays. StoreUnavailableError if there
-        is no room for it."""
+        """Write as much as a turn may need, and delete it. StoreUnavailableError if there is no
+        room."""
         row = OwnerRow(f"trial {secrets.token_hex(8)}", secrets.token_hex(_TRIAL_BYTES // 2), "")
 
         def work(t: Transaction) -> None:
@@ -111,7 +114,7 @@ class Store:
     # Owners.
 
     async def register(self, owner: OwnerRow) -> None:
-        """An owner appears. One that was in its place has ended: what it owned is anybody's."""
+        """Add an owner, and remove the previous one in its place, which has ended."""
 
         def work(t: Transaction) -> None:
             t.execute("DELETE FROM owners WHERE place = ? AND id <> ?", (owner.place, owner.id))
@@ -120,8 +123,11 @@ class Store:
         await self._database.run(work)
 
     async def beat(self, owner_id: str, seconds: float) -> tuple[float, bool]:
-        """An owner lives, and its time goes on to ``seconds``. Returns what time the store has, in
-        seconds in which anybody lived, and whether the owner had its row still."""
+        """Grow an owner's beat, and the store's time to ``seconds``.
+
+        Returns the store's time, which counts the seconds in which any owner lived, and whether the
+        owner still had its row.
+        """
 
         def work(t: Transaction) -> tuple[float, bool]:
             alive = t.execute("UPDATE owners SET beat = beat + 1 WHERE id = ?", (owner_id,)) == 1
@@ -132,12 +138,12 @@ class Store:
         return await self._database.run(work)
 
     async def owners(self) -> list[OwnerRow]:
-        """All that have not been taken out."""
+        """Return all owners that were not removed."""
         rows = await self._database.run(lambda t: t.rows("SELECT id, address, place, beat FROM owners"), reads=True)
         return [OwnerRow(*row) for row in rows]
 
     async def remove_owner(self, owner_id: str, beat: int | None = None) -> bool:
-        """An owner has ended, if it has not gone beyond ``beat``."""
+        """Remove an owner, unless its beat has passed ``beat``. Returns whether it was removed."""
 
         def work(t: Transaction) -> bool:
             if beat is None:
@@ -147,7 +153,7 @@ class Store:
         return await self._database.run(work)
 
     async def secret(self) -> bytes:
-        """Return what only the processes of this store know."""
+        """Return the secret that the processes of this store share."""
         rows = await self._database.run(
             lambda t: t.rows("SELECT value FROM secrets WHERE name = 'processes'"), reads=True
         )
@@ -155,7 +161,7 @@ class Store:
         return bytes.fromhex(value)
 
     async def owned(self, owner_id: str) -> dict[str, int]:
-        """What an owner has, with the epochs."""
+        """Return the ids of an owner's sessions with their epochs."""
         rows = await self._database.run(
             lambda t: t.rows("SELECT id, epoch FROM sessions WHERE owner = ?", (owner_id,)), reads=True
         )
@@ -172,12 +178,12 @@ class Store:
         turns: Sequence[TurnRow] = (),
         like: tuple[SessionRow, int, int] | None = None,
     ) -> list[SessionRow]:
-        """Write one request's new sessions down, or find those that it has got before.
+        """Write the new sessions of a request, or return those that it has created before.
 
-        Each has the first of its ``turns``, which is about to begin; or ``like`` another session it
-        has that one's turns up to one, of which so many have ended, and requests' names stay with
-        the old. SessionLimitError if there would be more than ``most`` listed ones, all of them
-        with a turn, or ``most_of_principal`` of their principal's; SessionMovedError if the other
+        With ``turns`` each session has its first turn, which is about to begin. With ``like`` it
+        has the ended turns of another session up to one turn, so many in number, without their
+        request_ids. SessionLimitError if there would be more than ``most`` listed sessions with a
+        turn, or more than ``most_of_principal`` of the principal; SessionMovedError if the other
         session is gone.
         """
 
@@ -196,10 +202,10 @@ class Store:
             if most is not None:
                 (count,) = t.rows("SELECT count(*) FROM sessions WHERE listed = 1")[0]
                 excess = count + len(sessions) - most
-                if excess > 0 and not _give_way(t, excess):
+                if excess > 0 and not _delete_unused(t, excess):
                     raise SessionLimitError(f"{count} sessions are kept, of at most {most}")
             for index, session in enumerate(sessions):
-                if not _insert(t, session):  # another process has answered the request in this moment
+                if not _insert(t, session):  # another process has answered the request just now
                     return _of_request(t, session.principal, session.request_id, listed=session.listed)
                 if turns:
                     _insert_turn(t, session.id, turns[index])
@@ -210,7 +216,7 @@ class Store:
         return await self._database.run(work)
 
     async def session(self, session_id: str) -> tuple[SessionRow, OwnerRow | None] | None:
-        """A session, and its owner while that lives."""
+        """Return a session, and its owner if that lives; None if there is no such session."""
 
         def work(t: Transaction) -> tuple[SessionRow, OwnerRow | None] | None:
             found = t.row(f"SELECT {_SESSION} FROM sessions WHERE id = ?", (session_id,))
@@ -223,13 +229,15 @@ class Store:
         return await self._database.run(work, reads=True)
 
     async def of_request(self, principal: str, request_id: str, *, listed: bool) -> list[SessionRow]:
-        """The sessions that a principal's request has got."""
+        """Return the sessions that a principal's request has created."""
         return await self._database.run(lambda t: _of_request(t, principal, request_id, listed=listed), reads=True)
 
     async def take_over_session(self, session: SessionRow, owner_id: str) -> list[tuple[SessionRow, list[StoredTurn]]]:
-        """Become the owner of a session that nobody else owns, and read it; of a generation's
-        together with those of its other choices, of which some may have been its own before. Empty
-        if another was faster, or it is gone."""
+        """Become the owner of a session without an owner, and read it.
+
+        A generation's choices are taken over together, though some may have this owner already.
+        Returns nothing if another process was faster, or the session is gone.
+        """
         where = "id = ?"
         values: tuple[str, ...] = (session.id,)
         if not session.listed:
@@ -250,7 +258,7 @@ class Store:
         return await self._database.run(work)
 
     async def ownerless(self, target: str, most: int) -> list[SessionRow]:
-        """Sessions of a target that have a turn running, and nobody who runs it."""
+        """Return sessions of a target whose turn was running when their owner ended."""
         statement = (
             f"SELECT {_SESSION} FROM sessions WHERE running_turn IS NOT NULL AND target = ? "
             "AND owner NOT IN (SELECT id FROM owners) LIMIT ?"
@@ -259,8 +267,8 @@ class Store:
         return [_session_of(row) for row in rows]
 
     async def page(self, principal: str, target: str, size: int, after: tuple[int, str] | None) -> list[SessionRow]:
-        """At most ``size`` of a principal's listed sessions of a target, last created first, those
-        created before ``after``."""
+        """Return at most ``size`` listed sessions of a principal and a target, last created first,
+        all created before ``after``."""
         where = "" if after is None else "AND (created < ? OR (created = ? AND id < ?))"
         values = () if after is None else (after[0], after[0], after[1])
         statement = f"SELECT {_SESSION} FROM sessions WHERE listed = 1 AND principal = ? AND target IN ('', ?) {where} "
@@ -269,8 +277,10 @@ class Store:
         return [_session_of(row) for row in rows]
 
     async def delete(self, session: SessionRow, *, expired: bool = False) -> None:
-        """Delete a session for good; of an ``expired`` one it is remembered that it was.
-        SessionMovedError if another owns it by now, or it is gone."""
+        """Delete a session for good; the store remembers that an ``expired`` one existed.
+
+        SessionMovedError if another process owns it, or it is gone.
+        """
 
         def work(t: Transaction) -> None:
             values = (session.id, session.owner, session.epoch)
@@ -282,13 +292,16 @@ class Store:
         await self._database.run(work)
 
     async def forget_request(self, principal: str, request_id: str) -> None:
-        """A generation's choices are gone, whoever owns them."""
+        """Delete all choices of a generation, whichever process owns them."""
         statement = f"DELETE FROM sessions WHERE listed = 0 AND {_OF_REQUEST}"
         await self._database.run(lambda t: t.execute(statement, (principal, request_id)))
 
     async def expire(self, seconds: float) -> list[str]:
-        """Take out what nobody owns, nothing runs in and nobody has asked for in ``seconds`` of the
-        store's time; what should run, and nobody can run it, after a multiple of that."""
+        """Delete sessions without an owner that have been idle for ``seconds`` of the store's time.
+
+        A session whose turn should run, and that no process can run, stays for a multiple of that.
+        Returns the ids of deleted sessions.
+        """
 
         def work(t: Transaction) -> list[str]:
             idle = f"idle_since < {_NOW} - ?"  # which an index finds
@@ -301,30 +314,30 @@ class Store:
         return await self._database.run(work)
 
     async def has_expired(self, principal: str, session_id: str) -> bool:
-        """True if there was such a session of a principal's until it had been idle for too long."""
+        """Return whether a principal's session expired."""
         statement, name = "SELECT 1 FROM expired WHERE id = ?", _expired_name(principal, session_id)
         return bool(await self._database.run(lambda t: t.rows(statement, (name,)), reads=True))
 
     async def turns(self, session_id: str) -> list[StoredTurn]:
-        """A session's turns, in order."""
+        """Return a session's turns, in order."""
         return await self._database.run(lambda t: _turns(t, session_id), reads=True)
 
     # Turns.
 
     async def begin_turn(self, session: SessionRow, turn: TurnRow, counts: Counts) -> None:
-        """A turn is about to begin. SessionMovedError if another owns its session by now."""
+        """Write a turn that is about to begin. SessionMovedError if another process owns it."""
 
         def work(t: Transaction) -> None:
             _update(t, session, counts, "?", turn.turn)
-            # Maybe it is there: written, and the answer to that lost.
+            # The row may be there already, if the answer to the first write was lost.
             t.execute("DELETE FROM turns WHERE session_id = ? AND turn >= ?", (session.id, turn.turn))
             _insert_turn(t, session.id, turn)
 
         await self._database.run(work)
 
     async def write_progress(self, progress: Sequence[tuple[SessionRow, int, int, bytes]]) -> list[str]:
-        """For each session's turn the tokens from a position on. Returns the sessions that others
-        own by now."""
+        """Write tokens of each session's turn from a position on. Returns the ids of sessions that
+        other processes own."""
 
         def work(t: Transaction) -> list[str]:
             moved = []
@@ -341,8 +354,8 @@ class Store:
         return await self._database.run(work)
 
     async def end_turn(self, session: SessionRow, turn: int, end: EndRow, counts: Counts) -> None:
-        """A turn has ended, maybe before others that have begun since. SessionMovedError if another
-        owns its session by now."""
+        """Write the end of a turn; later turns may have begun. SessionMovedError if another process
+        owns its session."""
 
         def work(t: Transaction) -> None:
             _update(t, session, counts, "NULLIF(running_turn, ?)", turn)
@@ -357,17 +370,19 @@ class Store:
 
 
 def _insert(t: Transaction, session: SessionRow) -> bool:
-    """False if its request has got its sessions already."""
+    """Insert a session; return False if its request has created its sessions already."""
     values = _values_of(session)
     marks = ", ".join("?" for _ in values)
     once = "ON CONFLICT (listed, principal, request_id, choice) WHERE request_id <> '' DO NOTHING"
     return t.execute(f"INSERT INTO sessions VALUES ({marks}, {_NOW}) {once}", values) == 1
 
 
-def _give_way(t: Transaction, count: int) -> bool:
-    """Sessions that never had a turn make room, the oldest of whoever has most of them: to lose one
-    costs its client a request, and to be kept out by them would cost everybody an hour. False if
-    there are not as many."""
+def _delete_unused(t: Transaction, count: int) -> bool:
+    """Delete sessions that never had a turn, the oldest of the principal that has most of them.
+
+    To lose one costs its client a request; without room all clients would wait for an hour. Returns
+    False if there are not as many.
+    """
     unused = "listed = 1 AND turn_count = 0 AND running_turn IS NULL"
     most = f"SELECT principal FROM sessions WHERE {unused} GROUP BY principal ORDER BY count(*) DESC LIMIT 1"
     theirs = f"SELECT principal, id FROM sessions WHERE {unused} AND principal = ({most}) ORDER BY created, id LIMIT ?"
@@ -380,7 +395,7 @@ def _give_way(t: Transaction, count: int) -> bool:
 
 
 def _expire(t: Transaction, found: Sequence[Sequence[str]]) -> list[str]:
-    """Delete sessions, each a principal and an id, and remember that they were there."""
+    """Delete sessions, each given by principal and id, and remember that they existed."""
     for _, session_id in found:
         t.execute("DELETE FROM sessions WHERE id = ?", (session_id,))
     _note_expired(t, found)
@@ -395,14 +410,14 @@ def _insert_turn(t: Transaction, session_id: str, turn: TurnRow) -> None:
 
 
 def _holds(t: Transaction, session: SessionRow) -> bool:
-    """Return whether an owner has its session still. A write, so that no other takes the session
-    before this is over."""
+    """Return whether an owner still owns its session. It is a write, so that no other process takes
+    the session over before the transaction ends."""
     owns = "UPDATE sessions SET epoch = epoch WHERE id = ? AND owner = ? AND epoch = ?"
     return t.execute(owns, (session.id, session.owner, session.epoch)) == 1
 
 
 def _moved(session: SessionRow) -> SessionMovedError:
-    what = f"session {session.id} is kept elsewhere by now, or gone"
+    what = f"session {session.id} was deleted, or another process owns it"
     return SessionMovedError(what, session_id=session.id)
 
 
@@ -429,12 +444,12 @@ def _update(t: Transaction, session: SessionRow, counts: Counts, running_turn: s
 
 
 def _expired_name(principal: str, session_id: str) -> str:
-    """To others a session was never there."""
+    """Return the name of an expired session, which only its principal can find."""
     return f"{principal}\n{session_id}"
 
 
 def _note_expired(t: Transaction, sessions: Sequence[Sequence[str]]) -> None:
-    """Of each its principal and its id."""
+    """Remember expired sessions, each given by principal and id."""
     for principal, session_id in sessions:
         values = (_expired_name(principal, session_id),)
         t.execute(f"INSERT INTO expired VALUES (?, {_NOW}) ON CONFLICT DO NOTHING", values)
@@ -466,7 +481,7 @@ def _turns(t: Transaction, session_id: str) -> list[StoredTurn]:
 
 
 def _joined(pieces: Sequence[tuple[int, bytes]]) -> bytes:
-    """Pieces of tokens, as far as each begins where those before it end."""
+    """Join pieces of tokens, as far as each begins where those before it end."""
     whole = b""
     for position, tokens in pieces:
         if position * 4 <= len(whole):

@@ -1,5 +1,5 @@
-"""True if sessions can be written just now, found out by writing: a full disk lets small writes
-through that are no use."""
+"""A check by writing whether sessions can be written now: a full disk still lets small writes
+through."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _RETRY_SECONDS = 1.0
 
 
 class Writing:
-    """Tries to write as soon as the store fails, and until that succeeds again. One failure alone
-    says nothing yet."""
+    """Tries to write as soon as the store fails, until a write succeeds. One failure alone proves
+    nothing."""
 
     def __init__(self, store: Store) -> None:
         self.is_possible = True
@@ -26,7 +26,7 @@ class Writing:
         store.on_trouble(self._doubt.set)
 
     async def watch(self, on_changed: Callable[[], None]) -> None:
-        """Run until cancelled. ``on_changed`` is told whenever `is_possible` has changed."""
+        """Run until cancelled; call ``on_changed`` whenever `is_possible` has changed."""
         while True:
             await self._doubt.wait()
             is_possible = await self._try()

@@ -1,2 +1,1 @@
-"""What looks at turns: traces, totals for metrics, the ring for ``slipstream trace``, log lines.
-Turns know none of them."""
+"""Traces, totals, the ring of last turns, and the log: what turns report of themselves."""

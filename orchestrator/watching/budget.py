@@ -1,5 +1,4 @@
-"""How many spans a process may write a second: what tracing costs has a bound, however many rounds
-there are. Pure."""
+"""A budget of spans a second: it bounds the cost of tracing for any number of rounds. Pure."""
 
 from __future__ import annotations
 
@@ -8,27 +7,29 @@ from collections.abc import Callable
 
 
 class SpanBudget:
-    """A bucket that fills at a steady rate, and lends no more than it holds."""
+    """A token bucket for spans."""
 
     def __init__(self, rate: float, most: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """``rate`` spans a second, at most ``most`` at once."""
+        """Allow ``rate`` spans a second, and at most ``most`` at once."""
         self._rate = rate
         self._most = most
         self._clock = clock
         self._level = most
         self._filled = clock()
 
-    def take(self, count: int) -> bool:
-        """True if there are as many; they are gone then."""
+    def spend(self, count: int) -> bool:
+        """Spend ``count`` spans; return False if there are not as many."""
         self._fill()
         if self._level < count:
             return False
         self._level -= count
         return True
 
-    def take_up_to(self, count: int, least: int) -> int:
-        """As many as there are, at most ``count``; and ``least`` even if there are not, which is
-        paid back first."""
+    def spend_up_to(self, count: int, least: int) -> int:
+        """Spend as many spans as there are, at most ``count``; return their number.
+
+        It spends ``least`` even beyond the budget, and later spans pay that back.
+        """
         self._fill()
         taken = min(count, max(least, int(self._level)))
         self._level -= taken

@@ -1,5 +1,5 @@
-"""The last turns with their rounds, for ``slipstream trace``: in memory, bounded, the oldest given
-up first. Pure."""
+"""The last turns with their rounds, for ``slipstream trace``: in memory, bounded, oldest dropped
+first. Pure."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from orchestrator.rounds.note import RoundNote
 from orchestrator.watching.sampled_rounds import SampledRounds
 
 MAX_SAMPLED_ROUNDS = 64
-"""Rounds of one turn: failed ones, the slowest, and those in which the least was accepted."""
+"""Most sampled rounds of one turn."""
 
 _MOST_ROUNDS = 20_000
-"""Of all turns together: about 20 MB."""
+"""Most rounds of all turns together: about 20 MB."""
 
 
 @dataclass(eq=False, slots=True)
 class TurnNote:
-    """A turn with those of its rounds that are kept. Times are of the monotonic clock, in seconds,
-    but for ``started``."""
+    """A turn with its sampled rounds. Times are seconds of the monotonic clock, but for
+    ``started``."""
 
     session_id: str
     turn: int
     principal: str = ""
-    """Whose it is."""
+    """The principal that owns the session."""
     started: float = field(default_factory=time.time)
     """Seconds since the epoch."""
     began: float = field(default_factory=time.monotonic)
     trace_id: str = ""
-    """Of its trace, in hexadecimal; empty if it is not traced."""
+    """Id of the trace in hexadecimal; empty if the turn is not traced."""
     rounds: SampledRounds = field(default_factory=lambda: SampledRounds(MAX_SAMPLED_ROUNDS))
     total: float | None = None
-    """Seconds that it took; None while it runs."""
+    """Duration in seconds; None while the turn runs."""
 
     @property
     def shown(self) -> list[RoundNote]:
-        """The rounds to look at, in order of time."""
+        """The sampled rounds, in order of time."""
         return self.rounds.best(MAX_SAMPLED_ROUNDS)
 
 
 class TurnRing:
-    """Turns by session."""
+    """The last turns, by session."""
 
     def __init__(self, most_rounds: int = _MOST_ROUNDS) -> None:
         self._most = most_rounds
@@ -51,11 +51,11 @@ class TurnRing:
         self._count = 0
 
     def begin(self, note: TurnNote) -> None:
-        """A turn runs."""
+        """Add a turn that begins."""
         self._running[note.session_id, note.turn] = note
 
     def end(self, note: TurnNote) -> None:
-        """It has ended. What is large in its rounds is given up."""
+        """Note that a turn has ended, and cut its sample of rounds."""
         del self._running[note.session_id, note.turn]
         note.rounds.settle()
         self._ended[note.session_id, note.turn] = note
@@ -64,9 +64,9 @@ class TurnRing:
             _, oldest = self._ended.popitem(last=False)
             self._count -= _size(oldest)
 
-    def of(self, session_id: str, most: int, principal: str | None = "") -> list[TurnNote]:
-        """A session's last turns, at most so many, in order, if they are a principal's; None:
-        whoever's they are."""
+    def turns_of(self, session_id: str, most: int, principal: str | None = "") -> list[TurnNote]:
+        """Return at most so many of a session's last turns, in order, if a principal owns them;
+        None: any principal."""
         known = [
             note
             for note in (*self._ended.values(), *self._running.values())
@@ -76,5 +76,5 @@ class TurnRing:
 
 
 def _size(note: TurnNote) -> int:
-    """A turn takes room too: one that was ended before its first round has nothing else."""
+    """Return the size of a turn: one for itself, and one for each round."""
     return 1 + note.rounds.kept_count

@@ -1,5 +1,8 @@
-"""Which of a turn's rounds are kept to be looked at: those whose peers have made spans, those that
-failed, the slowest, and those in which the least was accepted. Pure."""
+"""The sample of a turn's rounds that traces show. Pure.
+
+It holds rounds whose peers have made spans, failed rounds, the slowest ones, and those in which the
+least was accepted.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +10,18 @@ from orchestrator.rounds.note import RoundNote
 
 
 class SampledRounds:
-    """The rounds of one turn, most of them forgotten again if there are many."""
+    """A sample of the rounds of one turn."""
 
     def __init__(self, most: int) -> None:
-        """At most ``most`` of those that have no spans elsewhere, and twice as many in between."""
+        """Keep at most ``most`` rounds without spans of peers, and twice as many for a while."""
         self.count = 0
-        """Of all rounds."""
+        """Number of all rounds."""
         self._most = most
         self._pinned: list[RoundNote] = []
         self._others: list[RoundNote] = []
 
     def add(self, note: RoundNote) -> None:
-        """A round has ended."""
+        """Add a round that has ended."""
         self.count += 1
         if note.trace_prefix:
             self._pinned.append(note)
@@ -28,26 +31,26 @@ class SampledRounds:
             self._others = _worth_seeing(self._others, self._most)
 
     def settle(self) -> None:
-        """No other follows: keep no more than what is worth seeing."""
+        """Cut the sample to its final size: no other round follows."""
         self._others = _worth_seeing(self._others, self._most)
 
     @property
     def kept_count(self) -> int:
-        """Rounds that are kept."""
+        """Number of rounds in the sample."""
         return len(self._pinned) + len(self._others)
 
     @property
     def pinned_count(self) -> int:
-        """Rounds whose peers have made spans."""
+        """Number of rounds whose peers have made spans."""
         return len(self._pinned)
 
     def best(self, most: int) -> list[RoundNote]:
-        """In order of time, all that are pinned and at most ``most`` of the others."""
+        """Return all rounds with spans of peers, and at most ``most`` others, in order of time."""
         return sorted(self._pinned + _worth_seeing(self._others, most), key=lambda note: note.number)
 
 
 def _worth_seeing(notes: list[RoundNote], most: int) -> list[RoundNote]:
-    """Failed ones first; then half of the rest by time, half by acceptance."""
+    """Return failed rounds first; then half of the rest by time, half by acceptance."""
     if len(notes) <= most:
         return notes
     chosen = {note.number: note for note in notes if note.ending is not None}
@@ -63,5 +66,5 @@ def _worth_seeing(notes: list[RoundNote], most: int) -> list[RoundNote]:
 
 
 def _acceptance(note: RoundNote) -> tuple[float, int]:
-    """Of equal shares the one of more tokens is the worse."""
+    """Return a sort key: of equal rates, more draft tokens are worse."""
     return note.accepted / note.drafted, -note.drafted

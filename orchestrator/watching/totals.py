@@ -1,6 +1,8 @@
-"""What all rounds and turns of this process come to. Added to on the event loop, where a round
-costs an append: many are counted at a time, which is a third of the work. Read by whoever looks at
-metrics, from other threads. Pure."""
+"""Totals over all rounds and turns of this process. Pure.
+
+On the event loop a round costs an append; many rounds are counted together, which takes a third of
+the work. Metrics read the totals from other threads.
+"""
 
 from __future__ import annotations
 
@@ -17,22 +19,22 @@ from slipstream.telemetry import instruments
 from slipstream.telemetry.metrics import Distribution
 
 OF_TOO_MUCH = (OverloadedError.reason, PrincipalLimitError.reason)
-"""Why a turn is refused that would be taken at another time."""
+"""Reasons of refusals that a later retry may not meet."""
 _FOLDED_FROM = 64
 
 _Ended = tuple[RoundNote, RoundResult | None, AcceptanceWindow]
 
 
 class Totals:
-    """Since the process began. Whoever reads calls `fold` before."""
+    """Totals since the process began. A reader calls `fold` first."""
 
     def __init__(self) -> None:
         self.rounds: Counter[tuple[str, str, str]] = Counter()
-        """By outcome, way and rung."""
+        """Rounds by outcome, way and rung."""
         self.draft_lengths: Counter[int] = Counter()
-        """Rounds by how many draft tokens were verified."""
+        """Rounds by the number of draft tokens verified."""
         self.accepted_lengths: Counter[int] = Counter()
-        """Those by how many were accepted."""
+        """The same rounds by the number of draft tokens accepted."""
         self.hits = 0
         self.misses = 0
         self.generation_tokens = 0
@@ -42,10 +44,10 @@ class Totals:
         self.finished: Counter[str] = Counter()
         self.failed: Counter[str] = Counter()
         self.rejected: Counter[str] = Counter(dict.fromkeys(OF_TOO_MUCH, 0))
-        """By reason. What an alert looks at is there from the start: a count that begins with its
-        first event has not risen."""
+        """Refusals by reason. Those that alerts read are there from the start: a count that begins
+        with its first event has not risen."""
         self.refused_calls: Counter[tuple[str, str]] = Counter()
-        """By method and reason."""
+        """Failed calls by method and reason."""
         self.switched_off = 0
         self.expired = 0
         self.folded = 0
@@ -68,18 +70,18 @@ class Totals:
         self._distributions = [each for each in vars(self).values() if isinstance(each, Distribution)]
 
     def add_round(self, note: RoundNote, result: RoundResult | None, window: AcceptanceWindow) -> None:
-        """A round has ended; ``window`` is its session's."""
+        """Add a round that has ended; ``window`` is its session's."""
         self._fresh.append((note, result, window))
         is_large = result is not None and (result.logprobs or result.prompt_logprobs)
         if is_large or len(self._fresh) >= _FOLDED_FROM:
             self.fold()
 
     def fold(self) -> None:
-        """Count the rounds that have ended since the last time."""
+        """Count the rounds that have ended since the last call."""
         with self._lock:
             count = len(self._fresh)
             fresh = self._fresh[:count]
-            del self._fresh[:count]  # what has ended meanwhile stays
+            del self._fresh[:count]  # rounds that have ended meanwhile stay
             self._count(fresh)
 
     def _count(self, ended: list[_Ended]) -> None:
@@ -116,7 +118,7 @@ class Totals:
         self.draft_network.observe_all([timing.network for timing in drafted])
 
     def add_turn(self, ended: TurnEnded, reason: str) -> None:
-        """A turn has ended; ``reason`` is why it could not go on, empty if that is not so."""
+        """Add a turn that has ended. ``reason`` is that of its error, empty without one."""
         statistics = ended.statistics
         if reason:
             self.failed[reason] += 1

@@ -1,5 +1,4 @@
-"""One log line a turn, with what a search needs: session, trace, reason, sums. Nothing that a user
-wrote."""
+"""One log line for each turn: session, trace, reason and sums, and nothing that a user wrote."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ log = logging.getLogger(__name__)
 
 
 def log_turn(session_id: str, turn: int, principal: str, trace_id: str, ended: TurnEnded, reason: str) -> None:
-    """A turn has ended; ``reason`` is why it could not go on, empty if that is not so."""
+    """Log a turn that has ended. ``reason`` is that of its error, empty without one."""
     level = logging.WARNING if reason else logging.INFO
     if not log.isEnabledFor(level):
         return

@@ -1,5 +1,4 @@
-"""A turn's trace: one root span, and once the turn has ended, below it those of its rounds that are
-worth one."""
+"""The trace of a turn: a root span, and when the turn has ended, spans of its sampled rounds."""
 
 from __future__ import annotations
 
@@ -29,41 +28,41 @@ from slipstream.telemetry.tracing import (
 )
 
 MOST_SPANS = 2000
-"""Of one trace: Jaeger's page slows past about so many."""
+"""Most spans of a trace: Jaeger's page slows down beyond that."""
 
 _SESSION_ID = re.compile(r"[0-9a-f]{16,32}")
-"""What names of sessions look like that an orchestrator has given."""
+"""The form of session ids that an orchestrator makes."""
 _SPANS_OF_A_LIVE_ROUND, _MOST_SPANS_OF_A_LIVE_ROUND = 5, 7
-"""It, what it asks of the draft and the verifier, and what these say of themselves. Where nothing
-that was prepared came true the draft is asked twice."""
+"""Spans of a round whose peers add spans: its own, those of its requests, and those of the peers.
+If no prepared branch matched, the round asks the draft twice."""
 _MOST_LIVE_ROUNDS = 240
 _LEAST_ROUNDS = 2
-"""Of a turn, whatever the budget says: the slowest, and that in which the least was accepted."""
+"""Rounds of a turn with a span even beyond the budget: the slowest, and the one in which the
+least was accepted."""
 
 
 WAYS = {Overlap.NONE: "wait", Overlap.ENUMERATE: "enumerate", Overlap.RUN_AHEAD: "run_ahead"}
-"""What the draft does while the target verifies, where it is asked: it is waited for, or prepares,
-or is rounds ahead."""
+"""Work of the draft while the target verifies: it waits, prepares branches, or runs ahead."""
 
 
 class Detail(Enum):
-    """How much of a turn is traced."""
+    """The level of detail of traces."""
 
     TURN = "turn"
-    """Its root span, with the sums."""
+    """The root span of each turn, with sums."""
     ROUND = "round"
-    """Its rounds too."""
+    """The root span and the sampled rounds."""
     FULL = "full"
-    """And what each round asked of the peers, and what these did."""
+    """The rounds with their requests to peers, and the work of the peers."""
 
 
 SPANS_A_SECOND = {Detail.TURN: 0.0, Detail.ROUND: 400.0, Detail.FULL: 1200.0}
-"""Of a process, roots and the least of each turn not counted. A span costs 60 us of processor time,
-most of it in the exporter."""
+"""Spans a second of a process, beside roots and the least rounds of each turn. A span costs 60 us
+of processor time, most of it in the exporter."""
 
 
 class TurnTrace:
-    """Begins with the turn."""
+    """The trace of one turn, from its begin on."""
 
     def __init__(self, begun: TurnBegun, detail: Detail, budget: SpanBudget, *, shows_text: bool) -> None:
         resolved = begun.resolved
@@ -88,21 +87,21 @@ class TurnTrace:
 
     @property
     def context(self) -> SpanContext:
-        """To link to."""
+        """The span that other spans link to."""
         return self._span.get_span_context()
 
     def round_prefix(self) -> str:
-        """What the next round's peers get as the beginning of a traceparent; empty if they shall
-        make no spans."""
+        """Return the start of a traceparent for the next round's peers; empty if they make no
+        spans."""
         if not self._prefix or self._detail is not Detail.FULL or self._live >= _MOST_LIVE_ROUNDS:
             return ""
-        if not self._budget.take(_SPANS_OF_A_LIVE_ROUND):
+        if not self._budget.spend(_SPANS_OF_A_LIVE_ROUND):
             return ""
         self._live += 1
         return self._prefix
 
     def end(self, ended: TurnEnded, text: str, rounds: SampledRounds) -> int:
-        """The turn has ended; returns how many of its rounds have no span."""
+        """End the trace; return how many rounds have no span."""
         if not self._span.is_recording():
             return 0
         shown = self._shown(rounds)
@@ -119,10 +118,10 @@ class TurnTrace:
     def _shown(self, rounds: SampledRounds) -> list[RoundNote]:
         if self._detail is Detail.TURN:
             return []
-        each = 1 if self._detail is Detail.ROUND else 4  # those that are not live have no spans of the peers'
+        each = 1 if self._detail is Detail.ROUND else 4  # rounds that are not live have no spans of peers
         left = rounds.kept_count - rounds.pinned_count
         room = (MOST_SPANS - 1 - rounds.pinned_count * _MOST_SPANS_OF_A_LIVE_ROUND) // each
-        taken = self._budget.take_up_to(each * min(left, room), least=each * min(left, _LEAST_ROUNDS))
+        taken = self._budget.spend_up_to(each * min(left, room), least=each * min(left, _LEAST_ROUNDS))
         return rounds.best(taken // each)
 
     def _show_sums(self, ended: TurnEnded, folded: int) -> None:
@@ -190,12 +189,12 @@ class TurnTrace:
         )
 
     def _ns(self, moment: float) -> int:
-        """A moment of the monotonic clock as nanoseconds since the epoch."""
+        """Return a moment of the monotonic clock as nanoseconds since the epoch."""
         return self._epoch_ns + int(moment * 1e9)
 
 
 def round_attributes(note: RoundNote) -> dict[str, AttributeValue]:
-    """What a round's span says."""
+    """Return the attributes of a round's span."""
     plan = note.plan
     attributes: dict[str, AttributeValue] = {
         names.ROUND_NUMBER: note.number,
@@ -238,8 +237,10 @@ def round_attributes(note: RoundNote) -> dict[str, AttributeValue]:
 
 
 def exchange_attributes(exchange: ExchangeNote) -> dict[str, AttributeValue]:
-    """What a request's span says: whom it went to, and where its time went. The network's share is
-    what the peer's own clock does not account for."""
+    """Return the attributes of a request's span: its peer, and where its time went.
+
+    The network's share is the time that the peer's own clock does not account for.
+    """
     host, _, port = exchange.address.rpartition(":")
     attributes: dict[str, AttributeValue] = {names.SERVER_ADDRESS: host.strip("[]")}
     if port.isdecimal():
@@ -260,9 +261,11 @@ def exchange_attributes(exchange: ExchangeNote) -> dict[str, AttributeValue]:
 
 
 def write_refused(model_name: str, parent: Context, session_id: str, error: Exception) -> None:
-    """A message or generation whose turn has not begun: a root span of no length. ``session_id`` is
-    what the client called it, empty if there is none."""
-    is_one = _SESSION_ID.fullmatch(session_id) is not None  # else it may be anything
+    """Write a root span of no length for a message or generation that was refused.
+
+    ``session_id`` is the one that the client sent, empty if there is none.
+    """
+    is_one = _SESSION_ID.fullmatch(session_id) is not None  # a client may send anything
     span = _begin(model_name, parent, {names.CONVERSATION_ID: session_id} if is_one else {})
     fail_with(span, error)
     span.end()
@@ -286,5 +289,5 @@ def _begin(
 
 
 def _message(role: str, text: str) -> str:
-    """As the GenAI conventions write messages."""
+    """Return a message in the form of the GenAI conventions."""
     return json.dumps([{"role": role, "parts": [{"type": "text", "content": text}]}], ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""The door of this room: what a turn tells goes to its trace, the totals, the ring and the log."""
+"""The watcher of all turns: it feeds traces, totals, the ring of last turns, and the log."""
 
 from __future__ import annotations
 
@@ -26,11 +26,10 @@ _CAPTURE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 
 
 class Watching:
-    """Looks at all turns of this process."""
+    """Observes all turns of this process."""
 
     def __init__(self, detail: Detail = Detail.FULL) -> None:
-        """Text is traced only if the environment variable that OpenTelemetry has for it says
-        true."""
+        """Traces hold text only if OpenTelemetry's environment variable for that is ``true``."""
         self._totals = Totals()
         self.ring = TurnRing()
         self.detail = detail
@@ -39,31 +38,31 @@ class Watching:
 
     @property
     def totals(self) -> Totals:
-        """To be read."""
+        """The totals up to now."""
         self._totals.fold()
         return self._totals
 
     def begin_turn(self, begun: TurnBegun) -> WatchedTurn:
-        """A turn begins."""
+        """Observe a turn that begins."""
         return WatchedTurn(self, self._totals, begun)
 
     def refused(self, error: Exception, model_name: str, parent: Context, session_id: str) -> None:
-        """A message or a generation was refused."""
+        """Observe a message or a generation that was refused."""
         self._totals.rejected[reason_of(error)] += 1
         if model_name:
             write_refused(model_name, parent, session_id, error)
 
     def call_refused(self, method: str, error: BaseException) -> None:
-        """A call, or a command of a Chat, ended with an error."""
+        """Observe a call, or a command of a Chat, that ended with an error."""
         self._totals.refused_calls[method, reason_of(error)] += 1
 
     def session_expired(self) -> None:
-        """One was idle for too long."""
+        """Observe a session that was idle for too long."""
         self._totals.expired += 1
 
 
 class WatchedTurn:
-    """One turn."""
+    """Observes one turn."""
 
     def __init__(self, watching: Watching, totals: Totals, begun: TurnBegun) -> None:
         self._watching = watching
@@ -79,21 +78,21 @@ class WatchedTurn:
 
     @property
     def trace_context(self) -> SpanContext:
-        """To link to."""
+        """The span that other spans link to."""
         return self._trace.context
 
     def begin_round(self, number: int, base_length: int) -> RoundNote:
-        """The note of the turn's next round."""
+        """Return the note of the turn's next round."""
         return RoundNote(number, base_length, self._answered, self._trace.round_prefix())
 
     def round_ended(self, note: RoundNote, result: RoundResult | None) -> None:
-        """However it ended."""
+        """Observe the end of a round."""
         self._answered = note.ended
         self._totals.add_round(note, result, self._window)
         self._note.rounds.add(note)
 
     def ended(self, ended: TurnEnded, text: str) -> None:
-        """Nothing follows. What goes wrong with looking is no trouble of the turn's."""
+        """Observe the end of the turn. An error here is logged, and does not affect the turn."""
         note, watching = self._note, self._watching
         note.total = ended.statistics.total
         reason = "" if ended.error is None else reason_of(ended.error)
@@ -103,9 +102,9 @@ class WatchedTurn:
             log_turn(note.session_id, note.turn, note.principal, note.trace_id, ended, reason)
             self._totals.folded += self._trace.end(ended, text, note.rounds)
         except Exception:
-            log.exception("turn %d of session %s has ended and cannot be shown", note.turn, note.session_id)
+            log.exception("turn %d of session %s has ended, and its trace or log failed", note.turn, note.session_id)
 
 
 def reason_of(error: BaseException) -> str:
-    """As clients get it; the class's name where there is none."""
+    """Return the reason as clients get it; the class's name if there is none."""
     return error.reason if isinstance(error, SlipstreamError) else type(error).__qualname__

@@ -651,7 +651,7 @@ def test_a_store_that_cannot_be_opened_leaves_no_connection_open(
 
 def test_an_address_of_another_kind_is_no_files_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(StoreFormatError, match="has to be a file's path, postgresql:") as refused:
+    with pytest.raises(StoreFormatError, match="must be a file's path, postgresql:") as refused:
         open_store("mysql://me:secret@127.0.0.1/x")
     assert "secret" not in str(refused.value)
     assert [*tmp_path.iterdir()] == []

@@ -229,7 +229,7 @@ def test_one_that_is_told_to_end_hands_its_turns_over(tmp_path: Path) -> None:
                 if len(seen) > 40 and local.services["orchestrator"].process.poll() is None:
                     local.services["orchestrator"].process.terminate()
 
-        with pytest.raises(grpc.RpcError, match="the turn goes on where it is looked for next") as ended:
+        with pytest.raises(grpc.RpcError, match="the turn goes on in the process that is asked next") as ended:
             read_while_it_ends()
         assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
         assert 40 < len(seen) < COUNT

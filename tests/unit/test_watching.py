@@ -138,15 +138,15 @@ def test_the_ring_gives_up_the_oldest_turns_and_keeps_the_last_one_however_large
         for number in range(1, 5):
             made.rounds.add(note(number))
         ring.end(made)
-    assert [turn.turn for turn in ring.of("s", 64)] == [4, 5]
-    assert ring.of("another", 64) == []
+    assert [turn.turn for turn in ring.turns_of("s", 64)] == [4, 5]
+    assert ring.turns_of("another", 64) == []
     running = TurnNote("s", 6)
     ring.begin(running)
-    assert [turn.turn for turn in ring.of("s", 2)] == [5, 6], "a turn that runs is there too"
+    assert [turn.turn for turn in ring.turns_of("s", 2)] == [5, 6], "a turn that runs is there too"
     for number in range(1, 100):
         running.rounds.add(note(number))
     ring.end(running)
-    assert [turn.turn for turn in ring.of("s", 64)] == [6]
+    assert [turn.turn for turn in ring.turns_of("s", 64)] == [6]
 
 
 def test_turns_that_were_ended_before_their_first_round_take_room_too() -> None:
@@ -155,7 +155,7 @@ def test_turns_that_were_ended_before_their_first_round_take_room_too() -> None:
         made = TurnNote("s", turn)
         ring.begin(made)
         ring.end(made)
-    assert [turn.turn for turn in ring.of("s", 64)] == list(range(90, 100))
+    assert [turn.turn for turn in ring.turns_of("s", 64)] == list(range(90, 100))
 
 
 # --- how many spans
@@ -164,13 +164,13 @@ def test_turns_that_were_ended_before_their_first_round_take_room_too() -> None:
 def test_the_budget_fills_at_its_rate_and_lends_a_turn_its_least() -> None:
     clock = Clock()
     budget = SpanBudget(10, 20, clock)
-    assert budget.take(15) and not budget.take(6)
-    assert budget.take_up_to(100, 4) == 5, "what is left"
-    assert budget.take_up_to(100, 4) == 4, "the least, lent"
+    assert budget.spend(15) and not budget.spend(6)
+    assert budget.spend_up_to(100, 4) == 5, "what is left"
+    assert budget.spend_up_to(100, 4) == 4, "the least, lent"
     clock.now += 0.4
-    assert not budget.take(1), "which is paid back first"
+    assert not budget.spend(1), "which is paid back first"
     clock.now += 100
-    assert budget.take_up_to(100, 4) == 20, "no more than it holds"
+    assert budget.spend_up_to(100, 4) == 20, "no more than it holds"
 
 
 @pytest.fixture
@@ -266,7 +266,7 @@ def test_a_trace_has_at_most_two_thousand_spans_those_of_the_services_counted(
     watching = Watching()
     watching.budget = SpanBudget(1e9, 1e9)
     run_turn(watching, 3000, proposes=proposes)
-    live = sum(bool(turn.trace_prefix) for turn in watching.ring.of("s", 1)[0].rounds._pinned)
+    live = sum(bool(turn.trace_prefix) for turn in watching.ring.turns_of("s", 1)[0].rounds._pinned)
     written = len(spans.get_finished_spans())
     assert live > 100
     assert 700 < written + (1 + proposes) * live <= MOST_SPANS
@@ -439,7 +439,7 @@ def test_what_goes_wrong_with_looking_is_said_and_does_not_reach_the_turn(
     monkeypatch.setattr("orchestrator.watching.turn_trace.TurnTrace.end", broken)
     watching = Watching()
     run_turn(watching, 1)
-    assert watching.totals.finished == {"max_tokens": 1} and watching.ring.of("s", 1)[0].total is not None
+    assert watching.totals.finished == {"max_tokens": 1} and watching.ring.turns_of("s", 1)[0].total is not None
     assert "no spans today" in caplog.text
 
 
@@ -450,7 +450,7 @@ def test_where_a_sampler_says_no_nothing_is_written_and_no_peer_is_told(
     monkeypatch.setattr("orchestrator.watching.turn_trace.tracer", provider.get_tracer("test"))
     watching = Watching()
     run_turn(watching, 3)
-    (turn,) = watching.ring.of("s", 1)
+    (turn,) = watching.ring.turns_of("s", 1)
     assert not spans.get_finished_spans() and not turn.trace_id
     assert not any(each.verify.traceparent for each in turn.shown if each.verify is not None)
 

@@ -33,8 +33,8 @@ MAX_PROMPT_LOGPROBS = 200_000
 MiB."""
 
 _CHARACTERS_A_TOKEN, _LEAST_LENGTH = 16, 65_536
-"""Characters for each token of the context, and least characters. A longer text could hardly fit: it
-is refused before it is tokenized."""
+"""Characters for each token of the context, and least characters. A longer text could hardly fit:
+it is refused before it is tokenized."""
 
 T = TypeVar("T")
 
