@@ -69,7 +69,7 @@ class Ownership:
 
     async def join(self) -> None:
         """Become an owner. A previous process in this place has ended."""
-        await self._store.register(self.me)
+        await self._store.register_owner(self.me)
         await self.beat()
 
     async def beat(self) -> bool:
@@ -93,7 +93,7 @@ class Ownership:
         else:
             self.has_lost = True
             log.warning("the other processes took this one for dead: it did not renew its lease in time")
-            await self._store.register(self.me)
+            await self._store.register_owner(self.me)
         return alive
 
     async def leave(self) -> None:
@@ -114,7 +114,7 @@ class Ownership:
         """Return the owner that made an id of a session which is not in the store; None if that is
         this process, or no living one."""
         mark = session_id[:_MARK_LENGTH]
-        owners = [owner for owner in await self._store.owners() if owner.id != self.me.id]
+        owners = [owner for owner in await self._store.list_owners() if owner.id != self.me.id]
         return next((owner for owner in owners if owner.id[:_MARK_LENGTH] == mark), None)
 
     @property
@@ -123,7 +123,7 @@ class Ownership:
         return self.me.id[:_MARK_LENGTH]
 
     async def _look(self, now: float) -> None:
-        others = [owner for owner in await self._store.owners() if owner.id != self.me.id]
+        others = [owner for owner in await self._store.list_owners() if owner.id != self.me.id]
         for owner in others:
             seen = self._seen.get(owner.id)
             if seen is None or seen.beat != owner.beat:

@@ -113,7 +113,7 @@ class Store:
 
     # Owners.
 
-    async def register(self, owner: OwnerRow) -> None:
+    async def register_owner(self, owner: OwnerRow) -> None:
         """Add an owner, and remove the previous one in its place, which has ended."""
 
         def work(t: Transaction) -> None:
@@ -137,7 +137,7 @@ class Store:
 
         return await self._database.run(work)
 
-    async def owners(self) -> list[OwnerRow]:
+    async def list_owners(self) -> list[OwnerRow]:
         """Return all owners that were not removed."""
         rows = await self._database.run(lambda t: t.rows("SELECT id, address, place, beat FROM owners"), reads=True)
         return [OwnerRow(*row) for row in rows]
@@ -160,7 +160,7 @@ class Store:
         ((value,),) = rows
         return bytes.fromhex(value)
 
-    async def owned(self, owner_id: str) -> dict[str, int]:
+    async def epochs_of_owner(self, owner_id: str) -> dict[str, int]:
         """Return the ids of an owner's sessions with their epochs."""
         rows = await self._database.run(
             lambda t: t.rows("SELECT id, epoch FROM sessions WHERE owner = ?", (owner_id,)), reads=True
@@ -169,7 +169,7 @@ class Store:
 
     # Sessions.
 
-    async def create(
+    async def create_sessions(
         self,
         sessions: Sequence[SessionRow],
         *,
@@ -215,7 +215,7 @@ class Store:
 
         return await self._database.run(work)
 
-    async def session(self, session_id: str) -> tuple[SessionRow, OwnerRow | None] | None:
+    async def find_session(self, session_id: str) -> tuple[SessionRow, OwnerRow | None] | None:
         """Return a session, and its owner if that lives; None if there is no such session."""
 
         def work(t: Transaction) -> tuple[SessionRow, OwnerRow | None] | None:
@@ -228,7 +228,7 @@ class Store:
 
         return await self._database.run(work, reads=True)
 
-    async def of_request(self, principal: str, request_id: str, *, listed: bool) -> list[SessionRow]:
+    async def sessions_of_request(self, principal: str, request_id: str, *, listed: bool) -> list[SessionRow]:
         """Return the sessions that a principal's request has created."""
         return await self._database.run(lambda t: _of_request(t, principal, request_id, listed=listed), reads=True)
 
@@ -257,7 +257,7 @@ class Store:
 
         return await self._database.run(work)
 
-    async def ownerless(self, target: str, most: int) -> list[SessionRow]:
+    async def sessions_without_owner(self, target: str, most: int) -> list[SessionRow]:
         """Return sessions of a target whose turn was running when their owner ended."""
         statement = (
             f"SELECT {_SESSION} FROM sessions WHERE running_turn IS NOT NULL AND target = ? "
@@ -266,7 +266,9 @@ class Store:
         rows = await self._database.run(lambda t: t.rows(statement, (target, most)), reads=True)
         return [_session_of(row) for row in rows]
 
-    async def page(self, principal: str, target: str, size: int, after: tuple[int, str] | None) -> list[SessionRow]:
+    async def list_sessions(
+        self, principal: str, target: str, size: int, after: tuple[int, str] | None
+    ) -> list[SessionRow]:
         """Return at most ``size`` listed sessions of a principal and a target, last created first,
         all created before ``after``."""
         where = "" if after is None else "AND (created < ? OR (created = ? AND id < ?))"
@@ -276,7 +278,7 @@ class Store:
         rows = await self._database.run(lambda t: t.rows(statement, (principal, target, *values, size)), reads=True)
         return [_session_of(row) for row in rows]
 
-    async def delete(self, session: SessionRow, *, expired: bool = False) -> None:
+    async def delete_session(self, session: SessionRow, *, expired: bool = False) -> None:
         """Delete a session for good; the store remembers that an ``expired`` one existed.
 
         SessionMovedError if another process owns it, or it is gone.
@@ -296,7 +298,7 @@ class Store:
         statement = f"DELETE FROM sessions WHERE listed = 0 AND {_OF_REQUEST}"
         await self._database.run(lambda t: t.execute(statement, (principal, request_id)))
 
-    async def expire(self, seconds: float) -> list[str]:
+    async def expire_sessions(self, seconds: float) -> list[str]:
         """Delete sessions without an owner that have been idle for ``seconds`` of the store's time.
 
         A session whose turn should run, and that no process can run, stays for a multiple of that.
@@ -318,7 +320,7 @@ class Store:
         statement, name = "SELECT 1 FROM expired WHERE id = ?", _expired_name(principal, session_id)
         return bool(await self._database.run(lambda t: t.rows(statement, (name,)), reads=True))
 
-    async def turns(self, session_id: str) -> list[StoredTurn]:
+    async def list_turns(self, session_id: str) -> list[StoredTurn]:
         """Return a session's turns, in order."""
         return await self._database.run(lambda t: _turns(t, session_id), reads=True)
 

@@ -68,33 +68,33 @@ def turn(number: int = 1, request_id: str = "") -> TurnRow:
 
 
 async def test_a_session_is_what_was_written_of_it(store: Store) -> None:
-    await store.register(owner("a"))
+    await store.register_owner(owner("a"))
     row = session("s", created=2**52, fingerprint=b"\0\xff", payload='{"é": "\\u0001"}', request_id="r")
-    assert await store.create([row]) == [row]
-    assert await store.session("s") == (row, owner("a"))
-    assert await store.session("another") is None
-    assert await store.of_request("", "r", listed=True) == [row]
-    assert await store.of_request("", "r", listed=False) == []
-    assert await store.owned("a") == {"s": 1}
+    assert await store.create_sessions([row]) == [row]
+    assert await store.find_session("s") == (row, owner("a"))
+    assert await store.find_session("another") is None
+    assert await store.sessions_of_request("", "r", listed=True) == [row]
+    assert await store.sessions_of_request("", "r", listed=False) == []
+    assert await store.epochs_of_owner("a") == {"s": 1}
 
 
 async def test_a_request_gets_its_sessions_once(store: Store) -> None:
     first = [session("s1", request_id="r", listed=False), session("s2", request_id="r", listed=False, choice=1)]
     again = [dataclasses.replace(row, id=f"other {row.id}") for row in first]
-    assert await store.create(first) == first
-    assert await store.create(again) == first
-    assert await store.create([session("s3", request_id="r")]) == [session("s3", request_id="r")], (
+    assert await store.create_sessions(first) == first
+    assert await store.create_sessions(again) == first
+    assert await store.create_sessions([session("s3", request_id="r")]) == [session("s3", request_id="r")], (
         "a session's is another"
     )
     await store.forget_request("", "r")
-    assert await store.create(again) == again
+    assert await store.create_sessions(again) == again
 
 
 async def test_two_that_ask_in_the_same_moment_get_the_same(place: str) -> None:
     stores = [open_store(place) for _ in range(4)]
     try:
         got = await asyncio.gather(
-            *(each.create([session(f"s{index}", request_id="r")]) for index, each in enumerate(stores))
+            *(each.create_sessions([session(f"s{index}", request_id="r")]) for index, each in enumerate(stores))
         )
         assert len({rows[0].id for rows in got}) == 1
     finally:
@@ -109,61 +109,61 @@ async def test_many_that_open_a_new_store_in_the_same_moment_all_can(place: str)
 
 
 async def test_the_choices_of_a_generation_begin_with_their_turns_or_not_at_all(store: Store) -> None:
-    await store.register(owner("a"))
+    await store.register_owner(owner("a"))
     rows = [session(f"g{i}", listed=False, request_id="r", choice=i, running_turn=1) for i in range(2)]
     with pytest.raises(StoreUnavailableError):
-        await store.create([rows[0], dataclasses.replace(rows[1], id="g0")], turns=[turn(), turn()])
-    assert await store.of_request("", "r", listed=False) == []
-    await store.create(rows, turns=[turn(1, "r"), turn(1, "r")])
-    assert [(await store.turns(row.id))[0].begun for row in rows] == [turn(1, "r")] * 2
+        await store.create_sessions([rows[0], dataclasses.replace(rows[1], id="g0")], turns=[turn(), turn()])
+    assert await store.sessions_of_request("", "r", listed=False) == []
+    await store.create_sessions(rows, turns=[turn(1, "r"), turn(1, "r")])
+    assert [(await store.list_turns(row.id))[0].begun for row in rows] == [turn(1, "r")] * 2
 
 
 async def test_a_session_like_another_has_its_turns_or_is_not_there(store: Store) -> None:
     row = session("s")
-    await store.create([row])
+    await store.create_sessions([row])
     for number in (1, 2):
         await store.begin_turn(row, turn(number, f"m{number}"), COUNTS)
         await store.end_turn(row, number, EndRow(b"", "x", forgotten=False), COUNTS)
-    await store.create([session("fork")], like=(row, 1, 1))
-    (copied,) = await store.turns("fork")
+    await store.create_sessions([session("fork")], like=(row, 1, 1))
+    (copied,) = await store.list_turns("fork")
     assert copied.begun == turn(1) and copied.end is not None
     for source in (dataclasses.replace(row, epoch=2), dataclasses.replace(row, owner="b")):  # another's by now
         with pytest.raises(SessionMovedError):
-            await store.create([session("late")], like=(source, 2, 2))
-    await store.delete(row)
+            await store.create_sessions([session("late")], like=(source, 2, 2))
+    await store.delete_session(row)
     with pytest.raises(SessionMovedError):  # deleted in this moment
-        await store.create([session("late")], like=(row, 2, 2))
-    assert await store.session("late") is None
+        await store.create_sessions([session("late")], like=(row, 2, 2))
+    assert await store.find_session("late") is None
 
 
 async def test_a_turn_whose_writing_was_not_answered_can_be_begun_again(store: Store) -> None:
     row = session("s")
-    await store.create([row])
+    await store.create_sessions([row])
     await store.begin_turn(row, turn(1, "first"), COUNTS)
     await store.begin_turn(row, turn(1, "again"), COUNTS)
-    assert [stored.begun.request_id for stored in await store.turns("s")] == ["again"]
+    assert [stored.begun.request_id for stored in await store.list_turns("s")] == ["again"]
 
 
 async def test_there_is_room_for_so_many(store: Store) -> None:
     for index in range(3):
         row = session(f"s{index}")
-        await store.create([row], most=3)
+        await store.create_sessions([row], most=3)
         await store.begin_turn(row, turn(1), COUNTS)
-    await store.create([session("g", listed=False)])
+    await store.create_sessions([session("g", listed=False)])
     with pytest.raises(SessionLimitError, match="3 sessions are kept, of at most 3"):
-        await store.create([session("s3")], most=3)
-    await store.delete(session("s1"))
-    await store.create([session("s3")], most=3)
+        await store.create_sessions([session("s3")], most=3)
+    await store.delete_session(session("s1"))
+    await store.create_sessions([session("s3")], most=3)
 
 
 async def test_without_turns_the_oldest_session_of_the_principal_with_most_is_evicted(store: Store) -> None:
     used = session("used")
-    await store.create([used])
+    await store.create_sessions([used])
     await store.begin_turn(used, turn(1), COUNTS)
-    await store.create([session("patient", created=1)], most=4)
+    await store.create_sessions([session("patient", created=1)], most=4)
     for index in range(9):
-        await store.create([session(f"flood{index}", created=index + 2, principal="p")], most=4)
-    kept = [row.id for principal in ("", "p") for row in await store.page(principal, "t", 9, None)]
+        await store.create_sessions([session(f"flood{index}", created=index + 2, principal="p")], most=4)
+    kept = [row.id for principal in ("", "p") for row in await store.list_sessions(principal, "t", 9, None)]
     assert kept == ["patient", "used", "flood8", "flood7"]
     assert await store.has_expired("p", "flood6") and not await store.has_expired("", "patient")
     assert not await store.has_expired("", "flood6")  # to others it was never there
@@ -171,55 +171,55 @@ async def test_without_turns_the_oldest_session_of_the_principal_with_most_is_ev
 
 async def test_as_many_sessions_as_needed_are_evicted_across_principals(store: Store) -> None:
     for index in range(6):
-        await store.create([session(f"s{index}", created=index, principal="pq"[index % 2])])
-    await store.create([session("new", created=9)], most=2)
-    kept = [row.id for principal in ("", "p", "q") for row in await store.page(principal, "t", 9, None)]
+        await store.create_sessions([session(f"s{index}", created=index, principal="pq"[index % 2])])
+    await store.create_sessions([session("new", created=9)], most=2)
+    kept = [row.id for principal in ("", "p", "q") for row in await store.list_sessions(principal, "t", 9, None)]
     assert len(kept) == 2 and "new" in kept
     with pytest.raises(SessionLimitError):  # and none where they are not enough
-        await store.create([session("another", created=10)], most=0)
-    assert len([row for principal in ("", "p", "q") for row in await store.page(principal, "t", 9, None)]) == 2
+        await store.create_sessions([session("another", created=10)], most=0)
+    assert len([row for principal in ("", "p", "q") for row in await store.list_sessions(principal, "t", 9, None)]) == 2
 
 
 async def test_a_principals_session_limit_does_not_depend_on_other_principals(store: Store) -> None:
     for index in range(3):
-        await store.create([session(f"s{index}")])
-        await store.create([session(f"p{index}", principal="p")], most_of_principal=3)
+        await store.create_sessions([session(f"s{index}")])
+        await store.create_sessions([session(f"p{index}", principal="p")], most_of_principal=3)
     with pytest.raises(SessionLimitError, match="you keep 3 sessions, of at most 3: delete some"):
-        await store.create([session("p3", principal="p")], most_of_principal=3)
+        await store.create_sessions([session("p3", principal="p")], most_of_principal=3)
 
 
 async def test_to_each_principal_its_own_requests(store: Store) -> None:
     mine, yours = session("m", request_id="r"), session("y", request_id="r", principal="p")
-    assert await store.create([mine]) == [mine]
-    assert await store.create([yours]) == [yours]
-    assert await store.of_request("p", "r", listed=True) == [yours]
+    assert await store.create_sessions([mine]) == [mine]
+    assert await store.create_sessions([yours]) == [yours]
+    assert await store.sessions_of_request("p", "r", listed=True) == [yours]
     await store.forget_request("p", "r")
-    assert await store.of_request("", "r", listed=True) == [mine]
+    assert await store.sessions_of_request("", "r", listed=True) == [mine]
 
 
 async def test_pages_are_in_order_of_creation_and_of_one_target(store: Store) -> None:
     rows = [session(f"s{index:02}", created=index // 2, target="" if index % 3 else "t") for index in range(10)]
     for row in rows:
-        await store.create([row])
-    await store.create([session("elsewhere", target="u")])
-    await store.create([session("g", listed=False)])
-    first = await store.page("", "t", 4, None)
-    rest = await store.page("", "t", 100, (first[-1].created, first[-1].id))
+        await store.create_sessions([row])
+    await store.create_sessions([session("elsewhere", target="u")])
+    await store.create_sessions([session("g", listed=False)])
+    first = await store.list_sessions("", "t", 4, None)
+    rest = await store.list_sessions("", "t", 100, (first[-1].created, first[-1].id))
     assert [*first, *rest] == rows[::-1] and len(first) == 4
 
 
 async def test_turns_are_read_as_they_were_written(store: Store) -> None:
-    await store.register(owner("a"))
+    await store.register_owner(owner("a"))
     row = session("s")
-    await store.create([row])
+    await store.create_sessions([row])
     await store.begin_turn(row, turn(1, "m1"), COUNTS)
-    found = await store.session("s")
+    found = await store.find_session("s")
     assert found is not None and (found[0].running_turn, found[0].token_count, found[0].last_active) == (1, 7, 5)
     await store.end_turn(row, 1, EndRow(b"\3\0\0\0", "so", forgotten=False), COUNTS)
     await store.begin_turn(row, turn(2, "m2"), COUNTS)
     await store.end_turn(row, 2, EndRow(b"", "failed", forgotten=True), COUNTS)
     await store.begin_turn(row, turn(3), COUNTS)
-    one, two, three = await store.turns("s")
+    one, two, three = await store.list_turns("s")
     assert one.begun == turn(1, "m1") and one.end == EndRow(b"\3\0\0\0", "so", forgotten=False)
     assert two.begun == turn(2) and two.end is not None and two.end.tokens == b""
     assert three.begun == turn(3) and three.end is None
@@ -227,50 +227,50 @@ async def test_turns_are_read_as_they_were_written(store: Store) -> None:
 
 async def test_an_end_that_is_written_late_does_not_end_the_turn_after_it(store: Store) -> None:
     row = session("s")
-    await store.create([row])
+    await store.create_sessions([row])
     await store.begin_turn(row, turn(1), COUNTS)
     await store.begin_turn(row, turn(2), COUNTS)
     await store.end_turn(row, 1, EndRow(b"", "x", forgotten=False), COUNTS)
-    found = await store.session("s")
+    found = await store.find_session("s")
     assert found is not None and found[0].running_turn == 2
 
 
 async def test_progress_is_joined_and_ends_at_a_gap(store: Store) -> None:
     row = session("s")
-    await store.create([row])
+    await store.create_sessions([row])
     await store.begin_turn(row, turn(1), COUNTS)
     one, two, three = b"\1\0\0\0", b"\2\0\0\0", b"\3\0\0\0"
     assert await store.write_progress([(row, 1, 0, one + two)]) == []
     assert await store.write_progress([(row, 1, 2, three), (row, 1, 4, one)]) == []
-    assert (await store.turns("s"))[0].tokens == one + two + three
+    assert (await store.list_turns("s"))[0].tokens == one + two + three
     await store.write_progress([(row, 1, 1, three)])  # a round told again, after what was noted of the rest
-    assert (await store.turns("s"))[0].tokens == one + three + three
+    assert (await store.list_turns("s"))[0].tokens == one + three + three
     await store.end_turn(row, 1, EndRow(one, "x", forgotten=False), COUNTS)
-    assert (await store.turns("s"))[0].tokens == b""
+    assert (await store.list_turns("s"))[0].tokens == b""
 
 
 async def test_what_has_an_owner_that_lives_is_not_taken(store: Store) -> None:
     for name in ("a", "b"):
-        await store.register(owner(name))
+        await store.register_owner(owner(name))
     row = session("s")
-    await store.create([row])
+    await store.create_sessions([row])
     await store.begin_turn(row, turn(1), COUNTS)
     assert await store.take_over_session(row, "b") == []
-    assert await store.ownerless("", 9) == []
+    assert await store.sessions_without_owner("", 9) == []
     assert await store.remove_owner("a", beat=7) is False
     assert await store.remove_owner("a", beat=0) is True
-    assert [each.id for each in await store.ownerless("", 9)] == ["s"]
-    assert await store.ownerless("t", 9) == []
+    assert [each.id for each in await store.sessions_without_owner("", 9)] == ["s"]
+    assert await store.sessions_without_owner("t", 9) == []
     ((taken, turns),) = await store.take_over_session(row, "b")
     assert (taken.owner, taken.epoch, len(turns)) == ("b", 2, 1)
-    assert await store.ownerless("", 9) == []
-    assert await store.owned("a") == {}
+    assert await store.sessions_without_owner("", 9) == []
+    assert await store.epochs_of_owner("a") == {}
 
 
 async def test_late_writes_of_a_process_that_lost_ownership_fail(store: Store) -> None:
-    await store.register(owner("b"))
+    await store.register_owner(owner("b"))
     late = session("s")  # of "a", which has no row
-    await store.create([late])
+    await store.create_sessions([late])
     await store.begin_turn(late, turn(1), COUNTS)
     ((own, _),) = await store.take_over_session(late, "b")
     for write in (
@@ -281,34 +281,34 @@ async def test_late_writes_of_a_process_that_lost_ownership_fail(store: Store) -
             await write
     assert await store.write_progress([(late, 1, 0, b"\1\0\0\0")]) == ["s"]
     with pytest.raises(SessionMovedError):
-        await store.delete(late)
-    assert [stored.begun.turn for stored in await store.turns("s")] == [1]
-    assert (await store.turns("s"))[0].end is None and (await store.turns("s"))[0].tokens == b""
+        await store.delete_session(late)
+    assert [stored.begun.turn for stored in await store.list_turns("s")] == [1]
+    assert (await store.list_turns("s"))[0].end is None and (await store.list_turns("s"))[0].tokens == b""
     await store.end_turn(own, 1, EndRow(b"", "mine", forgotten=False), COUNTS)
-    await store.delete(own)
-    assert await store.session("s") is None
+    await store.delete_session(own)
+    assert await store.find_session("s") is None
 
 
 async def test_late_writes_of_an_owner_that_took_its_session_again_fail(store: Store) -> None:
     """The owner has the same name, so only the epoch tells its writes from those of its life
     before."""
-    await store.register(owner("a"))
+    await store.register_owner(owner("a"))
     late = session("s")
-    await store.create([late])
+    await store.create_sessions([late])
     await store.begin_turn(late, turn(1), COUNTS)
     ((own, _),) = await store.take_over_session(late, "a")
     assert (own.owner, own.epoch) == ("a", 2)
-    before = await store.session("s")
+    before = await store.find_session("s")
     for write in (
         store.begin_turn(late, turn(2), COUNTS),
         store.end_turn(late, 1, EndRow(b"", "late", forgotten=False), COUNTS),
-        store.delete(late),
+        store.delete_session(late),
     ):
         with pytest.raises(SessionMovedError):
             await write
     assert await store.write_progress([(late, 1, 0, b"\1\0\0\0")]) == ["s"]
-    assert await store.session("s") == before
-    (stored,) = await store.turns("s")
+    assert await store.find_session("s") == before
+    (stored,) = await store.list_turns("s")
     assert (stored.begun, stored.end, stored.tokens) == (turn(1), None, b"")
     assert await store.write_progress([(own, 1, 0, b"\1\0\0\0")]) == []
 
@@ -329,7 +329,7 @@ async def test_an_owner_that_leaves_is_gone_at_once(store: Store) -> None:
     await leaving.beat()
     await staying.join()
     await leaving.leave()
-    assert [each.id for each in await store.owners()] == ["b"]
+    assert [each.id for each in await store.list_owners()] == ["b"]
 
 
 def test_a_caller_whose_event_loop_has_ended_takes_the_store_from_no_other(tmp_path: Path) -> None:
@@ -348,7 +348,7 @@ def test_a_caller_whose_event_loop_has_ended_takes_the_store_from_no_other(tmp_p
         assert str(store) == str(tmp_path / "s.db")
         asyncio.run(ask_and_leave())
         may_answer.set()
-        assert asyncio.run(store.owners()) == []
+        assert asyncio.run(store.list_owners()) == []
     finally:
         store.close()
 
@@ -357,7 +357,7 @@ async def test_what_is_refused_takes_nothing_along_that_is_done_in_the_same_tran
     store, may_go_on = open_store(place), threading.Event()
     row, moved = session("s"), session("moved")
     try:
-        await store.create([row, moved])
+        await store.create_sessions([row, moved])
         waiting = asyncio.ensure_future(store._database.run(lambda _: may_go_on.wait(30)))
         late = dataclasses.replace(moved, epoch=0)
         asked = [
@@ -368,16 +368,16 @@ async def test_what_is_refused_takes_nothing_along_that_is_done_in_the_same_tran
         assert await waiting
         first, refused, last = await asyncio.gather(*asked, return_exceptions=True)
         assert (first, last) == (None, None) and isinstance(refused, SessionMovedError)
-        assert [len(await store.turns(name)) for name in ("s", "moved")] == [1, 1]
+        assert [len(await store.list_turns(name)) for name in ("s", "moved")] == [1, 1]
     finally:
         may_go_on.set()
         store.close()
 
 
 async def test_the_choices_of_a_generation_are_taken_together(store: Store) -> None:
-    await store.register(owner("b"))
+    await store.register_owner(owner("b"))
     rows = [session(f"g{index}", listed=False, request_id="r", choice=index) for index in range(3)]
-    await store.create(rows)
+    await store.create_sessions(rows)
     assert [(row.id, row.epoch) for row, _ in await store.take_over_session(rows[1], "b")] == [
         ("g0", 2),
         ("g1", 2),
@@ -388,40 +388,40 @@ async def test_the_choices_of_a_generation_are_taken_together(store: Store) -> N
 
 
 async def test_a_process_in_the_same_slot_is_the_successor(store: Store) -> None:
-    await store.register(owner("a", "here"))
-    await store.register(owner("b", "there"))
-    await store.register(owner("c", "here"))
-    assert {each.id for each in await store.owners()} == {"b", "c"}
+    await store.register_owner(owner("a", "here"))
+    await store.register_owner(owner("b", "there"))
+    await store.register_owner(owner("c", "here"))
+    assert {each.id for each in await store.list_owners()} == {"b", "c"}
 
 
 async def test_unowned_sessions_expire_by_the_time_in_which_a_process_lived(store: Store) -> None:
-    await store.register(owner("a"))
+    await store.register_owner(owner("a"))
     for row in (session("mine"), session("idle", "gone"), session("running", "gone")):
-        await store.create([row])
+        await store.create_sessions([row])
     await store.begin_turn(session("running", "gone"), turn(1), COUNTS)
     assert await store.beat("a", 59.0) == (59.0, True)
-    assert await store.expire(60) == []
+    assert await store.expire_sessions(60) == []
     assert await store.beat("a", 10.0) == (59.0, True), "it never goes back"
     assert await store.beat("b", 61.0) == (61.0, False)
-    assert await store.expire(60) == ["idle"]
-    assert await store.expire(2) == ["running"], "no process that could run it has been there for long"
+    assert await store.expire_sessions(60) == ["idle"]
+    assert await store.expire_sessions(2) == ["running"], "no process that could run it has been there for long"
     assert await store.has_expired("", "idle") and not await store.has_expired("", "mine")
-    await store.delete(session("mine"), expired=True)
+    await store.delete_session(session("mine"), expired=True)
     assert await store.has_expired("", "mine")
     with pytest.raises(SessionMovedError):
-        await store.delete(session("never"), expired=True)
+        await store.delete_session(session("never"), expired=True)
     assert not await store.has_expired("", "never")
 
 
 async def test_so_many_expired_ones_are_remembered_the_last(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stores, "_REMEMBERED_EXPIRED", 2)
     monkeypatch.setattr(stores, "_MOST_EXPIRED", 3)
-    await store.register(owner("a"))
+    await store.register_owner(owner("a"))
     gone = [f"s{number}" for number in range(4)]
     for number, name in enumerate(gone):
-        await store.create([session(name)])
+        await store.create_sessions([session(name)])
         await store.beat("a", float(number))
-        await store.delete(session(name), expired=True)
+        await store.delete_session(session(name), expired=True)
     assert [await store.has_expired("", name) for name in gone] == [False, False, True, True]
 
 
@@ -452,15 +452,15 @@ async def test_what_is_asked_all_the_time_looks_at_no_other_sessions() -> None:
     database.open()
     store = Store(database)
     row = session("s", request_id="r", listed=False)
-    await store.create([row], turns=[turn()])
-    await store.of_request("", "r", listed=False)
+    await store.create_sessions([row], turns=[turn()])
+    await store.sessions_of_request("", "r", listed=False)
     await store.end_turn(row, 1, EndRow(b"", "{}", forgotten=False), COUNTS)
     await store.begin_turn(row, turn(2), COUNTS)
     await store.write_progress([(row, 2, 0, b"")])
-    await store.turns("s")
-    await store.session("s")
+    await store.list_turns("s")
+    await store.find_session("s")
     await store.take_over_session(row, "b")
-    await store.expire(1.0)
+    await store.expire_sessions(1.0)
     await store.forget_request("", "r")
     store.close()
     assert looked_at and not [found for found in looked_at if found.startswith("SCAN sessions")]
@@ -482,10 +482,10 @@ async def test_an_owner_whose_beat_stands_still_for_a_lease_is_taken_out(place: 
         assert await second.beat()
         clocks[1].now += 3
         assert await second.beat()
-        assert {each.id for each in await stores[0].owners()} == {"a", "b"}, "six seconds"
+        assert {each.id for each in await stores[0].list_owners()} == {"a", "b"}, "six seconds"
         clocks[1].now += 3
         assert await second.beat()
-        assert {each.id for each in await stores[0].owners()} == {"b"}, "nine"
+        assert {each.id for each in await stores[0].list_owners()} == {"b"}, "nine"
         assert await first.beat() is False, "it learns of it"
         assert await first.beat() is True, "and joins again"
     finally:
@@ -501,7 +501,7 @@ async def test_an_owner_that_looks_twice_a_lease_sees_a_stopped_process(store: S
     for _ in range(3):
         clock.now += 4  # half a lease, and no more
         await looking.beat()
-    assert [each.id for each in await store.owners()] == ["b"]
+    assert [each.id for each in await store.list_owners()] == ["b"]
 
 
 async def test_who_was_away_does_not_take_others_for_dead(place: str) -> None:
@@ -512,7 +512,7 @@ async def test_who_was_away_does_not_take_others_for_dead(place: str) -> None:
         await second.join()
         clock.now += 100  # this one was stopped, and so may the other have been
         assert await second.beat()
-        assert {each.id for each in await stores[0].owners()} == {"a", "b"}
+        assert {each.id for each in await stores[0].list_owners()} == {"a", "b"}
         assert await second.marked("a") == dataclasses.replace(owner("a"), beat=1)
         assert [await second.marked(name) for name in ("b", "z", "")] == [None] * 3
     finally:
@@ -540,7 +540,7 @@ async def test_after_the_store_was_away_no_process_is_taken_for_dead(
                     await second.beat()
         clock.now += 3
         assert await second.beat()
-        assert {each.id for each in await stores[0].owners()} == {"a", "b"}
+        assert {each.id for each in await stores[0].list_owners()} == {"a", "b"}
         assert (await stores[1].beat("b", 0.0))[0] == 15.0, "the time that was away has been, too"
     finally:
         for store in stores:
@@ -548,11 +548,11 @@ async def test_after_the_store_was_away_no_process_is_taken_for_dead(
 
 
 async def test_what_cannot_be_done_takes_nothing_along(store: Store) -> None:
-    await store.create([session("s")])
+    await store.create_sessions([session("s")])
     results = await asyncio.gather(
-        store.create([session("s")]),  # its id is taken
-        store.create([session("t")]),
-        store.session("s"),
+        store.create_sessions([session("s")]),  # its id is taken
+        store.create_sessions([session("t")]),
+        store.find_session("s"),
         return_exceptions=True,
     )
     assert isinstance(results[0], StoreUnavailableError) and results[1] == [session("t")]
@@ -562,14 +562,14 @@ async def test_what_cannot_be_done_takes_nothing_along(store: Store) -> None:
 async def test_a_full_disk_refuses_what_is_new_and_loses_nothing(tmp_path: Path) -> None:
     store = open_store(str(tmp_path / "s.db"))
     try:
-        await store.create([session("s")])
+        await store.create_sessions([session("s")])
         await store._database.run(lambda t: t.rows("PRAGMA max_page_count = 1"))  # no page more than there are
         with pytest.raises(StoreUnavailableError, match="full") as caught:
-            await store.create([session("t", payload="x" * 100_000)])
+            await store.create_sessions([session("t", payload="x" * 100_000)])
         assert caught.value.metadata == {"outcome": "not_done"}
-        assert await store.session("s") == (session("s"), None)
+        assert await store.find_session("s") == (session("s"), None)
         await store._database.run(lambda t: t.rows("PRAGMA max_page_count = 100000"))
-        await store.create([session("t", payload="x" * 100_000)])
+        await store.create_sessions([session("t", payload="x" * 100_000)])
     finally:
         store.close()
 
@@ -580,18 +580,18 @@ async def test_a_write_that_a_server_has_not_answered_may_still_happen_and_says_
     monkeypatch.setattr(databases, "_LONGEST_SECONDS", 0.5)
     store, row = open_store(server.new_database()), session("s")
     try:
-        await store.create([row])
+        await store.create_sessions([row])
         with server.standing_still():
             with pytest.raises(StoreUnavailableError, match="with the same request_id again") as caught:
                 await store.begin_turn(row, turn(1, "m"), COUNTS)
             assert caught.value.metadata == {"outcome": "unknown"}
             with pytest.raises(StoreUnavailableError) as caught:
-                await store.turns("s")
+                await store.list_turns("s")
             assert caught.value.metadata == {}, "a read has no outcome"
         monkeypatch.undo()
-        assert [stored.begun.request_id for stored in await store.turns("s")] == ["m"], "it has happened"
+        assert [stored.begun.request_id for stored in await store.list_turns("s")] == ["m"], "it has happened"
         await store.begin_turn(row, turn(1, "m"), COUNTS)
-        assert [stored.begun.request_id for stored in await store.turns("s")] == ["m"], "and happens once"
+        assert [stored.begun.request_id for stored in await store.list_turns("s")] == ["m"], "and happens once"
     finally:
         store.close()
 
@@ -599,12 +599,12 @@ async def test_a_write_that_a_server_has_not_answered_may_still_happen_and_says_
 async def test_a_server_that_was_away_is_found_again(server: Server) -> None:
     store = open_store(server.new_database())
     try:
-        await store.create([session("s")])
+        await store.create_sessions([session("s")])
         server.stop()
         with pytest.raises(StoreUnavailableError, match=r"cannot be read from postgresql://127\.0\.0\.1"):
-            await store.session("s")
+            await store.find_session("s")
         server.start()
-        assert await store.session("s") == (session("s"), None)
+        assert await store.find_session("s") == (session("s"), None)
     finally:
         store.close()
 
@@ -706,14 +706,14 @@ async def test_deleted_text_waits_in_the_log_for_a_reader_and_holds_no_writer_up
     reader = sqlite3.connect(place, isolation_level=None)
     try:
         row = session("s", payload="secret words")
-        await store.create([row])
+        await store.create_sessions([row])
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM sessions").fetchone()  # a backup, which holds a snapshot
-        await store.delete(row)
+        await store.delete_session(row)
         began = time.monotonic()
         while time.monotonic() - began < 3:  # while the log is to be wiped
             wrote = time.monotonic()
-            await store.create([session(f"other {wrote}")])
+            await store.create_sessions([session(f"other {wrote}")])
             assert time.monotonic() - wrote < 30, "a writer waits for a reader"
             await asyncio.sleep(0.05)
         reader.execute("COMMIT")

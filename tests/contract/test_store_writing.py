@@ -36,10 +36,10 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 
 async def test_a_trial_leaves_nothing(store: Store) -> None:
     me = OwnerRow("me", "here", "place")
-    await store.register(me)
+    await store.register_owner(me)
     for _ in range(3):
         await store.try_writing()
-    assert await store.owners() == [me]
+    assert await store.list_owners() == [me]
 
 
 def fail_writes(store: Store, monkeypatch: pytest.MonkeyPatch, failing: list[bool]) -> None:
@@ -66,11 +66,11 @@ async def test_a_store_is_not_writable_from_a_failed_trial_to_one_that_succeeds(
     try:
         failing.append(True)
         with pytest.raises(StoreUnavailableError):
-            await store.register(OwnerRow("me", "here", "place"))
+            await store.register_owner(OwnerRow("me", "here", "place"))
         assert await changes.get() is False
         failing.clear()
         assert await changes.get() is True
-        await store.register(OwnerRow("me", "here", "place"))
+        await store.register_owner(OwnerRow("me", "here", "place"))
     finally:
         watching.cancel()
         await asyncio.wait([watching])

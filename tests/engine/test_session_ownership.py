@@ -236,7 +236,7 @@ ASKED = [
 async def outcome(asked: Asked, step: int) -> bool:
     """Ask, and move the session's ownership at a step. Whether the call had ended by then."""
     system = System()
-    await system.store.register(THEIRS)
+    await system.store.register_owner(THEIRS)
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SteppingLoop)
     async with system.sessions:
@@ -318,5 +318,5 @@ async def test_a_cancel_that_cannot_be_written_is_not_claimed(monkeypatch: pytes
             await system.sessions.cancel(record, turn.turn)
         monkeypatch.undo()
         await system.sessions.cancel(record, turn.turn)
-        (stored,) = await system.store.turns(record.session.id)
+        (stored,) = await system.store.list_turns(record.session.id)
         assert stored.end is not None

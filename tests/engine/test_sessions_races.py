@@ -181,7 +181,7 @@ async def test_a_turns_begin_and_end_are_written_with_when_the_session_was_activ
     record = await process.sessions.create(NewSession())
 
     async def written() -> int:
-        found = await process.store.session(record.session.id)
+        found = await process.store.find_session(record.session.id)
         assert found is not None
         return found[0].last_active
 
@@ -201,7 +201,7 @@ async def test_a_generation_without_a_name_draws_ratios_and_is_written_nowhere(s
     (turn,) = await process.sessions.generate(Generation((5, 6, 7), said), NO_TRACE, AdmissionWait())
     await ended(turn)
     assert turn.ended is not None and turn.ended.error is None and turn.tokens == [7, 7, 7]
-    assert await process.store.turns(turn.started.session_id) == []
+    assert await process.store.list_turns(turn.started.session_id) == []
 
 
 async def test_where_no_turn_runs_no_progress_is_noted_and_nothing_has_moved(start: Start) -> None:
@@ -228,7 +228,7 @@ async def test_a_message_sent_again_while_its_first_is_written_down_is_one_turn(
     turns = await asyncio.gather(first, *again)
     assert all(turn is turns[0] for turn in turns) and record.session.turn_count == 1
     await ended(turns[0])
-    assert turns[0].tokens == [7, 7, 7] and len(await process.store.turns(record.session.id)) == 1
+    assert turns[0].tokens == [7, 7, 7] and len(await process.store.list_turns(record.session.id)) == 1
 
 
 async def test_a_message_whose_caller_has_left_while_it_was_written_down_is_found_again(start: Start) -> None:
@@ -297,7 +297,7 @@ async def test_a_fork_asked_of_two_processes_at_once_is_one_fork(start: Start) -
     first, second = await start("a"), await start("b")
     record = await first.sessions.create(NewSession())
     await ended(await first.send(record))
-    asked, may_go = first.holding("create")
+    asked, may_go = first.holding("create_sessions")
     name = RequestName("f", b"f")
     forking = asyncio.create_task(first.sessions.fork(record.session.id, None, name, ANONYMOUS))
     await asked.wait()
@@ -363,7 +363,7 @@ async def test_an_old_record_begins_nothing_beside_a_new_one(start: Start) -> No
     theirs = await second.taken_over(old.session.id)
     await ended(await second.send(theirs, "second"))
     await second.sessions.takeover._ownership.leave()
-    await first.store.register(first.me)
+    await first.store.register_owner(first.me)
     first.loaded.remove(old)  # as `_drop_lost` does once it has joined again
     new = await first.taken_over(old.session.id)
     assert new is not old and new.session.turn_count == 2
@@ -403,7 +403,7 @@ async def test_a_turn_that_was_taken_over_while_it_ran_ends_once_where_it_is(sta
     assert theirs.tokens == [7, 7, 7] and theirs.ended is not None
     assert theirs.ended.finish_reason is FinishReason.MAX_TOKENS
     assert first.loaded.find(record.session.id) is None
-    stored = await second.store.turns(record.session.id)
+    stored = await second.store.list_turns(record.session.id)
     assert len(stored) == 1 and stored[0].end is not None
     assert turn.tokens == theirs.tokens, "a reader here reads the same"
     assert second.watching.totals.finished == {"max_tokens": 1}
@@ -450,7 +450,7 @@ async def test_a_chat_whose_session_moves_twice_finds_its_turn_wherever_it_is(st
     events = await told(second, resume, message)
     assert [event.turn for event in events if isinstance(event, TurnHappened)] == [1] * (len(events) - 1)
     await second.sessions.takeover._ownership.leave()
-    await first.store.register(first.me)
+    await first.store.register_owner(first.me)
     back = await first.taken_over(record.session.id)
     again = await told(first, resume, message)
     assert {event.turn for event in again if isinstance(event, TurnHappened)} == {1}
@@ -468,7 +468,7 @@ async def test_a_session_deleted_while_a_message_is_written_down_leaves_nothing(
     with pytest.raises(SessionMovedError):
         await sending
     assert not process.sessions.tasks.turns and process.loaded.find(record.session.id) is None
-    assert await process.store.session(record.session.id) is None
+    assert await process.store.find_session(record.session.id) is None
 
 
 # --- names that no database could keep
@@ -477,7 +477,7 @@ async def test_a_session_deleted_while_a_message_is_written_down_leaves_nothing(
 async def test_a_request_whose_name_no_database_could_keep_is_not_looked_for(start: Start) -> None:
     process = await start("a")
     record = await process.sessions.create(NewSession())
-    asked, _ = process.holding("of_request")
+    asked, _ = process.holding("sessions_of_request")
     takeover, name = process.sessions.takeover, "a\0b"
     async with asyncio.timeout(60):
         for listed in (True, False):

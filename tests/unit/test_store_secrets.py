@@ -78,15 +78,15 @@ async def test_the_text_of_a_deleted_session_is_in_none_of_the_stores_files(tmp_
     text = b"what-was-said-and-is-nobodys-business"
     store = open_store(str(tmp_path / "sessions.db"))
     try:
-        await store.register(OwnerRow("a", "at a", "a"))
+        await store.register_owner(OwnerRow("a", "at a", "a"))
         for number in range(40):
             row = SessionRow(f"s{number}", "a", 1, True, 0, 0, "", b"", 0, "", text.decode() * 50)
-            await store.create([row])
+            await store.create_sessions([row])
             await store.begin_turn(row, TurnRow(1, "", b"", 0, b"\1\0\0\0", text.decode() * 100), Counts(1, 1, 1, 1))
         assert found()
         for number in range(40):
             row = SessionRow(f"s{number}", "a", 1, True, 0, 0, "", b"", 0, "", text.decode() * 50)
-            await store.delete(row)
+            await store.delete_session(row)
         async with asyncio.timeout(60):
             while found():  # noqa: ASYNC110  # files tell no event loop
                 await asyncio.sleep(0.1)

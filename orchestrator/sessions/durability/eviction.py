@@ -112,7 +112,7 @@ class Eviction:
         row = record.stored.row
         if row is None:
             return
-        found = await self._store.session(row.id)
+        found = await self._store.find_session(row.id)
         if found is None or not record.stored.is_owned_as(found[0]):
             await self.evict_moved_session(record)
             what = f"session {row.id} was deleted, or another process owns it"

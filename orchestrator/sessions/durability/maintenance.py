@@ -75,7 +75,7 @@ class Maintenance:
                 for record in self._loaded.all():
                     if record.stored.unwritten:
                         await self._eviction.try_to_write_turn_ends(record)
-                await self._store.expire(self._loaded.ttl_seconds)
+                await self._store.expire_sessions(self._loaded.ttl_seconds)
                 await self._takeover.take_over_running_turns()
             except StoreUnavailableError as error:
                 log.error("%s", error)
@@ -91,7 +91,7 @@ class Maintenance:
 
     async def _evict_lost(self) -> None:
         """Evict what other processes own by now: they had taken this process for dead."""
-        owned = await self._store.owned(self._ownership.me.id)
+        owned = await self._store.epochs_of_owner(self._ownership.me.id)
         for record in self._loaded.all():
             row = record.stored.row
             if row is not None and owned.get(row.id) != row.epoch:

@@ -41,7 +41,7 @@ class Persistence:
 
         Returns them, or those that the request created before.
         """
-        return await self._store.create(rows, turns=turns) if rows else []
+        return await self._store.create_sessions(rows, turns=turns) if rows else []
 
     async def write_turn_ends(self, stored: StoredSession, session: Session) -> None:
         """Write the ends of turns that are not written yet. SessionMovedError,
@@ -95,7 +95,7 @@ class Persistence:
             return
         stored.is_deleted = True
         try:
-            await self._store.delete(stored.row, expired=expired)
+            await self._store.delete_session(stored.row, expired=expired)
         except BaseException:
             stored.is_deleted = False
             raise

@@ -73,7 +73,7 @@ class Takeover:
         NotReadyError.
         """
         while self._loaded.find(session_id) is None and "\0" not in session_id:
-            found = await self._store.session(session_id)
+            found = await self._store.find_session(session_id)
             if found is None:
                 if await self._store.has_expired(principal or "", session_id):
                     what = (
@@ -95,7 +95,7 @@ class Takeover:
         """Return the process that owns what a principal's request has created before; None if it is
         this one, or if the request has created nothing."""
         if _may_be_known(request_id):
-            for row in await self._store.of_request(principal, request_id, listed=listed):
+            for row in await self._store.sessions_of_request(principal, request_id, listed=listed):
                 owner = await self.locate(row.id, principal)
                 if owner is not None:
                     return owner
@@ -104,7 +104,7 @@ class Takeover:
     async def locate_fork(self, session_id: str, request_id: str, principal: str) -> OwnerRow | None:
         """Return the process that owns the fork which a principal's request has created before, or
         else the owner of the session to fork."""
-        if _may_be_known(request_id) and await self._store.of_request(principal, request_id, listed=True):
+        if _may_be_known(request_id) and await self._store.sessions_of_request(principal, request_id, listed=True):
             return await self.locate_request(request_id, principal, listed=True)
         return await self.locate(session_id, principal)
 
@@ -115,7 +115,7 @@ class Takeover:
         """
         if not self._served.is_ready or self._tasks.draining:
             return
-        while rows := await self._store.ownerless(target_of(self._served.pair.target), _BATCH):
+        while rows := await self._store.sessions_without_owner(target_of(self._served.pair.target), _BATCH):
             before = len(self._loaded.all())
             for row in rows:
                 if self._tasks.draining:

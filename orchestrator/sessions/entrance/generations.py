@@ -171,7 +171,7 @@ class Generations:
         again.
         """
         name, principal = generation.name, generation.caller.name
-        rows = await self._store.of_request(principal, name.id, listed=False) if name.id else []
+        rows = await self._store.sessions_of_request(principal, name.id, listed=False) if name.id else []
         records = await self._eviction.loaded_of_request(name, rows)
         turns = [record.turns.get(1) for record in records]
         undone = all(turn.ended is not None and turn.ended.error and not turn.token_count for turn in turns)

@@ -223,7 +223,7 @@ class Sessions:
 
         All of them were created before ``after``.
         """
-        rows = await self._store.page(caller.name, target_of(self.pair.target), size + 1, after)
+        rows = await self._store.list_sessions(caller.name, target_of(self.pair.target), size + 1, after)
         return [self._summary(row) for row in rows[:size]], len(rows) > size
 
     async def fork(
@@ -244,7 +244,7 @@ class Sessions:
         if source is None or not record.stored.listed:
             raise session_not_found(session_id)
         await self._eviction.write_turn_ends(record)
-        ended = [stored for stored in await self._store.turns(source.id) if stored.end is not None]
+        ended = [stored for stored in await self._store.list_turns(source.id) if stored.end is not None]
         last = max((stored.begun.turn for stored in ended), default=0)
         if after_turn is not None and not 0 <= after_turn <= last:
             raise TurnNotFoundError(f"no turn {after_turn} has ended; the last that has is {last}", turn=after_turn)
@@ -268,7 +268,7 @@ class Sessions:
         """Yield all turns of a session that have ended and were not undone."""
         await self._eviction.write_turn_ends(record)
         row = record.stored.row
-        for stored in [] if row is None else await self._store.turns(row.id):
+        for stored in [] if row is None else await self._store.list_turns(row.id):
             if stored.end is not None and stored.end.tokens:
                 yield await asyncio.to_thread(told, stored)
 
@@ -353,7 +353,7 @@ class Sessions:
     ) -> list[SessionRow]:
         """Write a new session and load it; return its row, or the one that its request has created
         before."""
-        written = await self._store.create(
+        written = await self._store.create_sessions(
             [row], most=self._max_count, most_of_principal=caller.limits.session_count, like=like
         )
         if written[0].id == row.id:
@@ -364,7 +364,7 @@ class Sessions:
     async def _known(self, caller: Principal, name: RequestName) -> list[SessionRecord]:
         """Return the sessions that a request has created before. RequestIdReusedError;
         SessionMovedError."""
-        rows = await self._store.of_request(caller.name, name.id, listed=True) if name.id else []
+        rows = await self._store.sessions_of_request(caller.name, name.id, listed=True) if name.id else []
         return await self._eviction.loaded_of_request(name, rows)
 
     def _load_taken_over(self, sessions: Sequence[TakenOver]) -> None:
