@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 
 from slipstream.extras import require
-from slipstream.garbage import collect_from_now_on, leave_imports_alone
+from slipstream.garbage import pause_collection, resume_collection
 
 require("orchestrator", "orchestrator")  # before anything imports what it brings
-leave_imports_alone()
+pause_collection()
 
 from orchestrator.processes.process import run_process
 from orchestrator.processes.settings import OrchestratorSettings
@@ -17,7 +17,7 @@ from orchestrator.processes.supervisor import supervise
 
 def main() -> None:
     """Read the settings and serve until signalled, in this process or in several."""
-    collect_from_now_on()
+    resume_collection()
     settings = OrchestratorSettings()
     if settings.process_count == 1:
         run_process(settings)

@@ -1,32 +1,4 @@
-"""Errors of the orchestrator.
-
-SlipstreamError
-├── SessionNotFoundError   the session never existed, or was deleted
-├── SessionExpiredError    the session was idle for too long
-├── SessionBusyError       another turn is running
-├── SessionLimitError      too many sessions are kept; a retry can help
-├── TurnNotFoundError      the turn never existed, or was undone
-├── TurnNotKeptError       the turn's events are gone
-├── RequestIdReusedError   the same request_id with another content
-├── MessageCancelledError  the message was cancelled before its turn began
-├── AcceptanceFixedError   a turn asks for another acceptance rule than its session began with
-├── PromptTooLongError     the prompt does not fit into the context or the KV memory
-├── ChatProtocolError      a chat command out of order
-├── ChatQueueFullError     too many messages of a chat wait; a retry can help
-├── NotReadyError          the verifier has not been reached yet; a retry can help
-├── OverloadedError        there is more to do than can be done in time; a retry can help
-├── UnauthenticatedError   the caller is not identified
-├── OperatorsOnlyError     the caller is identified, and is no operator
-├── AccessFileError        the access file cannot be read
-├── PrincipalLimitError    the caller has as much as it may; a retry can help
-├── ShuttingDownError      the orchestrator ends; a retry can help
-├── StoreUnavailableError  the store cannot be read or written; a retry can help
-├── SessionMovedError      another process owns the session now; a retry finds it
-├── StoreFormatError       another version made the store
-├── UnreadableError        another version wrote the session, or it was damaged
-├── TurnCutError           the turn's process ended, and the turn cannot go on
-└── VerifierLostError      the verifier has been away for too long; a retry can help
-"""
+"""The orchestrator's own errors. `slipstream.reasons` says what each means to a caller."""
 
 from __future__ import annotations
 
@@ -36,7 +8,7 @@ from slipstream.transport.reloading import FileError
 
 
 class SessionNotFoundError(SlipstreamError):
-    """No such session."""
+    """There is no such session."""
 
     reason = Reason.SESSION_NOT_FOUND
 
@@ -61,20 +33,19 @@ class TurnNotFoundError(SlipstreamError):
 
 
 class TurnNotKeptError(SlipstreamError):
-    """The turn's events are not kept any more, or it has fewer tokens than the position asked
-    for."""
+    """The turn's events are gone, or it has fewer tokens than the requested position."""
 
     reason = Reason.TURN_NOT_KEPT
 
 
 class RequestIdReusedError(SlipstreamError):
-    """The same request_id with another content."""
+    """An earlier request has the same request_id and another content."""
 
     reason = Reason.REQUEST_ID_REUSED
 
 
 class MessageCancelledError(SlipstreamError):
-    """A message that was cancelled before its turn began."""
+    """The message was cancelled before its turn began."""
 
     reason = Reason.MESSAGE_CANCELLED
 
@@ -87,7 +58,7 @@ class ChatQueueFullError(SlipstreamError):
 
 
 class ShuttingDownError(SlipstreamError):
-    """The orchestrator ends: what it has begun may finish, nothing new begins."""
+    """The orchestrator shuts down: running turns may finish, and nothing new begins."""
 
     reason = Reason.SHUTTING_DOWN
     retry_after = 1.0
@@ -106,52 +77,52 @@ class UnauthenticatedError(SlipstreamError):
 
 
 class OperatorsOnlyError(SlipstreamError):
-    """The method is for operators, and the caller is none."""
+    """The method is for operators, and the caller is not one."""
 
     reason = Reason.OPERATORS_ONLY
 
 
 class AccessFileError(FileError):
-    """The file that says who may ask is not there, or says what cannot be. Clients never get it:
-    nothing is served."""
+    """The access file is missing or invalid. Clients never get this error: the orchestrator does
+    not start."""
 
     reason = Reason.ACCESS_FILE
 
 
 class SessionLimitError(SlipstreamError):
-    """The orchestrator holds as many sessions as it may."""
+    """The orchestrator holds as many sessions as its settings allow."""
 
     reason = Reason.SESSION_LIMIT
     retry_after = 5.0
 
 
 class PromptTooLongError(SlipstreamError):
-    """A prompt that leaves no room for an answer (metadata: prompt_token_count, context_length)."""
+    """The prompt leaves no room for an answer (metadata: prompt_token_count, context_length)."""
 
     reason = Reason.PROMPT_TOO_LONG
 
 
 class OverloadedError(SlipstreamError):
-    """There is more to do than can be done in time (metadata: limit)."""
+    """There is more work than can be done in time (metadata: limit)."""
 
     reason = Reason.OVERLOADED
     retry_after = 2.0
 
     def __init__(self, message: str, retry_after: float = 2.0, **metadata: str | int) -> None:
-        """``retry_after`` in seconds: when a place is likely to be free."""
+        """Build the error. ``retry_after`` is in seconds: when a permit is likely to be free."""
         super().__init__(message, (), **metadata)
         self.retry_after = retry_after  # type: ignore[misc]
 
 
 class PrincipalLimitError(SlipstreamError):
-    """A principal has as much as it may (metadata: limit)."""
+    """A principal has reached one of its limits (metadata: limit)."""
 
     reason = Reason.PRINCIPAL_LIMIT
     retry_after = 1.0
 
     def __init__(self, message: str, limit: str, retry_after: float | None) -> None:
-        """``limit`` names it; no ``retry_after`` where one request alone asks for more than
-        that."""
+        """Build the error. ``limit`` is the limit's name. ``retry_after`` is None if a single
+        request exceeds the limit."""
         super().__init__(message, limit=limit)
         self.retry_after = retry_after  # type: ignore[misc, assignment]
 
@@ -164,8 +135,8 @@ class NotReadyError(SlipstreamError):
 
 
 class DraftLateError(SlipstreamError):
-    """The draft did not answer within its deadline. Clients never get it: the turn goes on
-    without."""
+    """The draft did not answer before its deadline. Clients never get this error: the turn goes
+    on without a draft."""
 
     reason = Reason.DRAFT_LATE
 
@@ -178,11 +149,11 @@ class VerifierLostError(SlipstreamError):
 
 
 class StoreUnavailableError(SlipstreamError):
-    """Sessions cannot be written down, or read, just now: a full disk, a database that is away.
-    What is there stays.
+    """Sessions cannot be written or read now: a full disk, or a database that is away. Stored
+    sessions stay.
 
-    Metadata: outcome, where something was to be written. It is ``not_done``, or ``unknown`` where
-    the database took the work and has not answered: then the work may still be done.
+    Metadata: outcome, if something was to be written. It is ``not_done``, or ``unknown`` if the
+    database took the work and has not answered: then the work may still be done.
     """
 
     reason = Reason.STORE_UNAVAILABLE
@@ -198,7 +169,8 @@ class SessionMovedError(SlipstreamError):
 
 
 class StoreFormatError(SlipstreamError):
-    """A store whose tables another version made. Clients never get it: nothing is served."""
+    """The store's tables are another version's. Clients never get this error: the orchestrator
+    does not start."""
 
     reason = Reason.STORE_FORMAT
 
@@ -210,13 +182,13 @@ class UnreadableError(SlipstreamError):
 
 
 class TurnCutError(SlipstreamError):
-    """The process that ran a turn has ended, and what it tells beside its tokens cannot be had
-    again. What was said stays."""
+    """The process that ran a turn has ended, and its log-probabilities or token origins are
+    lost. Its tokens stay."""
 
     reason = Reason.TURN_CUT
 
 
 class ChatProtocolError(SlipstreamError):
-    """A chat command that cannot come now."""
+    """A chat command came out of order."""
 
     reason = Reason.CHAT_PROTOCOL

@@ -1,8 +1,8 @@
-"""Bearer tokens: made at random, shown once, kept as salted hashes. Standard library alone.
+"""Bearer tokens: drawn at random, shown once, stored as salted hashes. Standard library only.
 
-A token is ``<id>.<secret>``: the id says which hash to compare with. Its secret has 256 bits of
-chance, so one SHA-256 is as hard to turn round as a slow hash would be, and a call costs
-microseconds. That is why tokens are made here and not thought up.
+A token is ``<id>.<secret>``. The id says which hash to compare with. The secret has 256 random
+bits, so one SHA-256 is as hard to invert as a slow hash would be, and a call costs microseconds.
+Tokens are therefore drawn here, never chosen by a person.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ _ID_BYTES, _SALT_BYTES, _SECRET_BYTES = 6, 16, 32
 
 @dataclass(frozen=True, slots=True)
 class TokenHash:
-    """What is kept of a token."""
+    """The stored part of a token."""
 
     id: str
     salt: str
     """Hexadecimal."""
     sha256: str
-    """Of salt and secret, hexadecimal."""
+    """Hash of salt and secret, hexadecimal."""
 
     def fits(self, token: str) -> bool:
-        """Whether this is that token, in a time that says nothing of how far it is."""
+        """Return whether this is the hash of a token. The time it takes tells nothing about the
+        secret."""
         return hmac.compare_digest(_hashed(bytes.fromhex(self.salt), token.partition(".")[2]), self.sha256)
 
 
 def make_token() -> tuple[str, TokenHash]:
-    """A new token, to be shown to whoever is to have it, and what is to be kept of it."""
+    """Draw a token. Return the token, to be shown to its user, and the hash to store."""
     name, salt, secret = (
         secrets.token_hex(_ID_BYTES),
         secrets.token_bytes(_SALT_BYTES),
@@ -41,7 +42,7 @@ def make_token() -> tuple[str, TokenHash]:
 
 
 def id_of(token: str) -> str:
-    """Which hash a token is to be compared with."""
+    """Return the id of the hash that a token is compared with."""
     return token.partition(".")[0]
 
 

@@ -1,4 +1,4 @@
-"""A home folder for users who have none: what is compiled or loaded is kept somewhere below it."""
+"""A home folder for users who have none. Compiled code and downloads are stored below it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 
 
 def has_home() -> bool:
-    """Return whether this user has a home folder: containers run under numbers that belong to no
-    user.
+    """Return whether this user has a home folder. Containers often run under numbers that belong to
+    no user.
 
-    A HOME that is relative would be another folder wherever a command is typed, so it is none.
+    A relative HOME does not count: it would be another folder in each current folder.
     """
     try:
         return Path.home().is_absolute()

@@ -1,4 +1,4 @@
-"""How a process of ours starts another one by the same Python."""
+"""Commands that start another process with the same Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that ends with the one that started it, however that one ends."""
+"""A process that ends together with its parent, however the parent ends."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _PR_SET_PDEATHSIG = 1
 
 
 def end_with(parent_pid: int) -> None:
-    """Linux: get SIGTERM when the parent is gone, even by SIGKILL; SystemExit if it is gone
-    already. Elsewhere: nothing."""
+    """On Linux, have this process get SIGTERM when its parent has ended, even by SIGKILL.
+    SystemExit if the parent has already ended. On other systems, do nothing."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent_pid:

@@ -1,5 +1,5 @@
-"""Which processors a model's threads compute on: who knows those of two models knows whether they
-get in each other's way."""
+"""Processors that a model's threads compute on. Two models with processors in common may slow
+each other down."""
 
 from __future__ import annotations
 
@@ -9,33 +9,34 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-"""Of the running kernel, which all its containers share, as they share its processors."""
+"""Id of the running kernel. All containers on a machine share the kernel and its processors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Processors:
-    """Where a model computes, as far as its service can tell. The default says nothing, and is in
-    nobody's way."""
+    """Processors of one model, as far as its service can tell. The default is unknown, and
+    conflicts with no other model."""
 
     machine: str = ""
-    """The same for all processes of one running kernel, or on one accelerator; empty: not known, or
-    nothing computes."""
+    """Id of the running kernel, or of one accelerator; all processes on it give the same. Empty
+    if it is unknown, or nothing computes."""
     numbers: frozenset[int] = frozenset()
     """Processors that the threads may run on."""
     thread_count: int = 0
-    """Threads that compute at a time."""
+    """Number of threads that compute at a time."""
 
     def are_short_beside(self, other: Processors) -> bool:
-        """Whether the threads of both, computing at once, would wait for one another: some
-        processors are both models', and all together are fewer than the threads."""
+        """Return whether the threads of both models wait for each other when both compute at
+        once. That is so if they share processors, and both together have fewer processors than
+        threads."""
         if not self.machine or self.machine != other.machine or self.numbers.isdisjoint(other.numbers):
             return False
         return self.thread_count + other.thread_count > len(self.numbers | other.numbers)
 
 
 def own_processors(thread_count: int) -> Processors:
-    """This process's, ``thread_count`` threads of which compute; 0 if a model computes elsewhere.
-    Says nothing where the system does not tell."""
+    """Return this process's processors. ``thread_count`` of its threads compute; 0 if its model
+    computes elsewhere. Unknown if the system does not tell."""
     try:
         boot = _BOOT_ID.read_bytes()
         numbers = os.sched_getaffinity(0)
@@ -47,8 +48,8 @@ def own_processors(thread_count: int) -> Processors:
 
 
 def device_processor(identity: str) -> Processors:
-    """An accelerator's, which computes for one process at a time; ``identity``: its own, whoever
-    asks."""
+    """Return an accelerator as one processor: it computes for one process at a time.
+    ``identity`` is the accelerator's own, the same in all processes."""
     return Processors(_name_of(identity.encode()), frozenset({0}), 1)
 
 

@@ -11,23 +11,23 @@ _SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 
 
 def full_pool(count: int, name: str) -> ThreadPoolExecutor:
-    """How many threads a process has is then the same after any load, and a count that grows is one
-    that something left behind.
+    """Return a pool that has all of its threads from the start. The number of a process's threads
+    is then the same under any load, and a number that grows is a leak.
 
-    A pool starts a thread only while all that it has are busy: so each waits here until the last
-    has come.
+    A pool starts a thread only while all others are busy. So each thread waits here until the last
+    one has started.
     """
     pool = ThreadPoolExecutor(count, name)
-    everyone = threading.Barrier(count + 1)
+    all_started = threading.Barrier(count + 1)
     for _ in range(count):
-        pool.submit(everyone.wait)
-    everyone.wait()
+        pool.submit(all_started.wait)
+    all_started.wait()
     return pool
 
 
 def default_threads() -> int:
-    """Return the threads that compute a model unless a setting says it: OMP_NUM_THREADS, or else one
-    for each processor core that this process may use."""
+    """Return how many threads compute a model by default: OMP_NUM_THREADS, or else one for each
+    processor core that this process may use."""
     said = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
     if said.isdecimal() and int(said):
         return int(said)
@@ -39,7 +39,8 @@ def default_threads() -> int:
 
 
 def _core_of(processor: int) -> str:
-    """The numbers of all processors of a core: two, where it runs two threads."""
+    """Return the numbers of all processors of a core. There are two, if the core runs two
+    threads."""
     try:
         return Path(_SIBLINGS.format(processor)).read_text()
     except OSError:

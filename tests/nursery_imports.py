@@ -4,9 +4,9 @@ tokens."""
 # ruff: noqa: E402, F401 - imported to be there, with the collector at rest
 from __future__ import annotations
 
-from slipstream.garbage import leave_imports_alone
+from slipstream.garbage import pause_collection
 
-leave_imports_alone()
+pause_collection()
 
 import numpy as np
 import transformers.models.auto.tokenization_auto

@@ -1,4 +1,5 @@
-"""Requests to what they ask for. InvalidFieldsError for what cannot be meant."""
+"""Conversions of requests into the values that `orchestrator.sessions` works with.
+InvalidFieldsError for requests without a meaning."""
 
 from __future__ import annotations
 
@@ -25,14 +26,15 @@ from slipstream.v1 import orchestrator_pb2, session_pb2
 ROLES = {session_pb2.ROLE_SYSTEM: "system", session_pb2.ROLE_USER: "user", session_pb2.ROLE_ASSISTANT: "assistant"}
 
 MAX_MESSAGES, MAX_PROMPT_TOKENS = 4096, 2**20
-"""Of one request: more would be looked at for long, and no context holds them."""
+"""Most messages and prompt tokens of a request. More would take long to read, and no context
+holds them."""
 
 _DEFAULT_PAGE_SIZE, _MAX_PAGE_SIZE = 100, 1000
 _CURSOR = struct.Struct(">q")
 
 
 def generation_of(request: orchestrator_pb2.GenerateRequest, caller: Principal) -> Generation:
-    """What Generate asks for."""
+    """Convert a Generate request."""
     count = request.choice_count or 1
     if not 1 <= count <= MAX_CHOICES:
         what = f"must be from 0 to {MAX_CHOICES}, but is {count}"
@@ -47,32 +49,32 @@ def generation_of(request: orchestrator_pb2.GenerateRequest, caller: Principal) 
 
 
 def session_of(request: orchestrator_pb2.CreateSessionRequest, caller: Principal) -> NewSession:
-    """What CreateSession asks for."""
+    """Convert a CreateSession request."""
     settings, clock = settings_of(request.settings), time_of(request, "template_time")
     return NewSession(given(request, "system"), settings, clock, _name(request.request_id, request), caller)
 
 
 def message_of(request: orchestrator_pb2.SendMessageRequest, caller: Principal) -> UserMessage:
-    """What SendMessage asks for."""
+    """Convert a SendMessage request."""
     check_position(request.after_token_count, "after_token_count")
     name = _name(request.request_id, request, "session_id", "after_token_count")
     return UserMessage(request.content, settings_of(request.settings), name, caller)
 
 
 def fork_of(request: orchestrator_pb2.ForkSessionRequest) -> tuple[int | None, RequestName]:
-    """After which turn ForkSession wants a session to go on, and what the request is called."""
+    """Return the turn after which a fork continues, and the request's name."""
     return given(request, "after_turn"), _name(request.request_id, request)
 
 
 def check_position(after_token_count: int, field: str) -> None:
-    """InvalidFieldsError for what cannot be a number of tokens, before anything begins."""
+    """Refuse a negative number of tokens, before any work begins: InvalidFieldsError."""
     if after_token_count < 0:
         raise InvalidFieldsError([FieldViolation(field, f"must be 0 or more, but is {after_token_count}")])
 
 
 def command_of(request: orchestrator_pb2.ChatRequest, caller: Callable[[], Principal]) -> Command:
-    """A command of a chat; BadCommand where it cannot be understood, or ``caller`` refuses to say
-    who sends it."""
+    """Convert a command of a chat. BadCommand if it has no meaning, or ``caller`` raises an
+    error about the sender."""
     try:
         check_request_id(request.request_id)
         return _command(request, caller())
@@ -107,8 +109,8 @@ def _command(request: orchestrator_pb2.ChatRequest, caller: Principal) -> Comman
 
 
 def _name(request_id: str, request: ProtobufMessage, *aside: str) -> RequestName:
-    """A request's name, and a fingerprint of what it asks for: all but its name and the fields
-    ``aside``."""
+    """Return a request's id with a fingerprint of its content, which is all but the id and the
+    fields ``aside``."""
     if not request_id:
         return NAMELESS
     asked = type(request)()
@@ -162,7 +164,7 @@ _MOST_TRACED_TURNS = 64
 
 
 def turn_count_of(request: orchestrator_pb2.GetTurnTracesRequest) -> int:
-    """How many turns are asked for. InvalidFieldsError."""
+    """Return how many turns are asked for. InvalidFieldsError."""
     if not 0 <= request.turn_count <= _MOST_TRACED_TURNS:
         what = f"must be from 0 to {_MOST_TRACED_TURNS}, but is {request.turn_count}"
         raise InvalidFieldsError([FieldViolation("turn_count", what)])
@@ -170,7 +172,7 @@ def turn_count_of(request: orchestrator_pb2.GetTurnTracesRequest) -> int:
 
 
 def page_size_of(request: orchestrator_pb2.ListSessionsRequest) -> int:
-    """How many sessions a page is to have."""
+    """Return how many sessions a page has. InvalidFieldsError."""
     size = request.page_size or _DEFAULT_PAGE_SIZE
     if not 1 <= size <= _MAX_PAGE_SIZE:
         raise InvalidFieldsError([FieldViolation("page_size", f"must be from 0 to {_MAX_PAGE_SIZE}, but is {size}")])
@@ -178,8 +180,8 @@ def page_size_of(request: orchestrator_pb2.ListSessionsRequest) -> int:
 
 
 def cursor_of(page_token: str) -> tuple[int, str] | None:
-    """Where the last page ended: its last session's time of creation and id. None for the first
-    page."""
+    """Return the position after the previous page: its last session's time of creation and id.
+    None for the first page."""
     if not page_token:
         return None
     try:
@@ -194,5 +196,6 @@ def cursor_of(page_token: str) -> tuple[int, str] | None:
 
 
 def page_token(cursor: tuple[int, str]) -> str:
-    """Says where a page ended, so that it stays right whatever happens to the sessions."""
+    """Encode a position in the list of sessions. It stays valid when sessions are created or
+    deleted."""
     return base64.urlsafe_b64encode(_CURSOR.pack(cursor[0]) + cursor[1].encode()).decode()

@@ -1,4 +1,4 @@
-"""What happened to responses."""
+"""Conversions of events, sessions and models into messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ROLE_VALUES = {name: value for value, name in ROLES.items()}
 
 
 def turn_event(turn: int, event: TurnEvent) -> turn_pb2.TurnEvent:
-    """An event of a turn."""
+    """Convert an event of a turn."""
     if isinstance(event, TurnStarted):
         started = turn_pb2.TurnStarted(
             session_id=event.session_id,
@@ -52,7 +52,7 @@ def turn_event(turn: int, event: TurnEvent) -> turn_pb2.TurnEvent:
 
 
 def chat_response(event: ChatEvent, ttl_seconds: float) -> orchestrator_pb2.ChatResponse:
-    """What a chat tells."""
+    """Convert an event of a chat."""
     if isinstance(event, TurnHappened):
         return orchestrator_pb2.ChatResponse(turn=turn_event(event.turn, event.event))
     if isinstance(event, SessionOpened):
@@ -65,12 +65,12 @@ def chat_response(event: ChatEvent, ttl_seconds: float) -> orchestrator_pb2.Chat
 
 
 def chat_closing(error: SlipstreamError) -> orchestrator_pb2.ChatResponse:
-    """The last response of a chat that ends because of an error."""
+    """Return the last response of a chat that ends because of an error."""
     return orchestrator_pb2.ChatResponse(closing=orchestrator_pb2.ChatClosing(error=status_of(error)))
 
 
 def session_message(session: SessionSummary, ttl_seconds: float) -> session_pb2.Session:
-    """A session as it is now."""
+    """Convert a session's summary."""
     return session_pb2.Session(
         id=session.id,
         create_time=timestamp(session.created / 1e6),
@@ -85,7 +85,7 @@ def session_message(session: SessionSummary, ttl_seconds: float) -> session_pb2.
 
 
 def exported_turn(told: ToldTurn) -> orchestrator_pb2.ExportedTurn:
-    """A turn for whoever wants all of it."""
+    """Convert a turn for an export."""
     past = told.past
     return orchestrator_pb2.ExportedTurn(
         turn=told.turn,
@@ -102,12 +102,12 @@ def exported_turn(told: ToldTurn) -> orchestrator_pb2.ExportedTurn:
 
 
 def message_message(message: Message) -> session_pb2.Message:
-    """One message of a conversation."""
+    """Convert a message of a conversation."""
     return session_pb2.Message(role=_ROLE_VALUES[message.role], content=message.content)
 
 
 def model_message(info: ModelInfo) -> orchestrator_pb2.Model:
-    """A hosted model."""
+    """Convert the description of a hosted model."""
     return orchestrator_pb2.Model(
         name=info.name,
         architecture=info.architecture,

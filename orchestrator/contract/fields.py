@@ -1,4 +1,4 @@
-"""What many messages have in common: presence, enums, times."""
+"""Conversions of single fields: presence, enums, times."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ MeaningT = TypeVar("MeaningT")
 
 
 def given(message: Message, field: str) -> Any:
-    """A field's value, None if the client left it open."""
+    """Return a field's value; None if the client left it unset."""
     return getattr(message, field) if message.HasField(field) else None
 
 
 def meaning(
     value: int, meanings: Mapping[Any, MeaningT], enum: Any, field: str, *, required: bool = False
 ) -> MeaningT | None:
-    """What a value of an ``enum`` means; None for UNSPECIFIED, unless it is ``required``.
-    InvalidFieldsError for others."""
+    """Return the meaning of a value of an ``enum``; None for UNSPECIFIED, unless the field is
+    ``required``. InvalidFieldsError for other values."""
     if value in meanings:
         return meanings[value]
     if value == 0 and not required:
@@ -34,14 +34,15 @@ def meaning(
 
 
 def timestamp(when: float | datetime) -> Timestamp:
-    """Seconds since the epoch, or a time, for the wire."""
+    """Convert seconds since the epoch, or a time."""
     message = Timestamp()
     message.FromMicroseconds(round((when if isinstance(when, float) else when.timestamp()) * 1e6))
     return message
 
 
 def time_of(message: Message, field: str) -> datetime | None:
-    """A field's time, UTC; None if the client left it open. InvalidFieldsError if it is not one."""
+    """Return a field's time in UTC; None if the client left it unset. InvalidFieldsError if it
+    is not a time."""
     if not message.HasField(field):
         return None
     try:

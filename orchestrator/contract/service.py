@@ -1,4 +1,5 @@
-"""OrchestratorService on the wire: requests to what they ask for, events to responses."""
+"""OrchestratorService on the wire. It converts requests, calls `Sessions`, and converts the
+results."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ from orchestrator.contract.events import (
 )
 from orchestrator.contract.settings import settings_message, speculation_message
 from orchestrator.contract.status import status_message
-from orchestrator.contract.traces import fitting, turn_trace_message
+from orchestrator.contract.traces import fitting_turns, turn_trace_message
 from orchestrator.errors import SessionMovedError, UnauthenticatedError
 from orchestrator.peers.model_peer import PeerStatus
 from orchestrator.sessions.admission.demand import AdmissionWait
@@ -51,8 +52,8 @@ _NO_STREAM_SETTINGS = GenerationSettings()
 
 @asynccontextmanager
 async def _refusals(context: Context) -> AsyncIterator[None]:
-    """What is raised inside ends the call with its status; a session that has moved is for whoever
-    passes calls on."""
+    """End the call with the status of an error that is raised inside. A SessionMovedError goes
+    on to the interceptor that forwards calls."""
     try:
         yield
     except SessionMovedError:
@@ -66,14 +67,14 @@ class PeersView(Protocol):
 
     @property
     def reachable(self) -> tuple[bool, bool]:
-        """Whether a verifier, and whether the draft, can be reached just now."""
+        """Two booleans: a verifier can be reached now, and the draft can."""
 
     async def statuses(self) -> list[PeerStatus]:
-        """How each is."""
+        """Return the status of each."""
 
 
 class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
-    """What clients talk to."""
+    """The orchestrator's public service."""
 
     def __init__(
         self,
@@ -83,7 +84,8 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
         access: Access | OpenAccess,
         number: int = 0,
     ) -> None:
-        """``access`` says who asks; ``number`` is that of this process, if there are several."""
+        """Build the service. ``access`` tells the caller of each call. ``number`` is this
+        process's, if there are several."""
         self._sessions = sessions
         self._watching = watching
         self._peers = peers
@@ -256,7 +258,7 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
             turns = self._watching.ring.turns_of(request.session_id, most, None if caller.operator else caller.name)
             if not turns:
                 await self._sessions.get(request.session_id, caller)  # there may be no such session
-            return orchestrator_pb2.GetTurnTracesResponse(turns=map(turn_trace_message, fitting(turns)))
+            return orchestrator_pb2.GetTurnTracesResponse(turns=map(turn_trace_message, fitting_turns(turns)))
 
     async def GetStatus(
         self, request: orchestrator_pb2.GetStatusRequest, context: Context

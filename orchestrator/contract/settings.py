@@ -1,4 +1,4 @@
-"""GenerationSettings to what they mean, and back."""
+"""Conversions between GenerationSettings messages and the orchestrator's own settings."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ CLEARABLE: Final[dict[str, tuple[str, ...]]] = {
     "speculation.overlap": ("overlap",),
     "speculation.proposer": ("proposer",),
 }
-"""What `cleared` may name, and which settings that are."""
+"""Fields that `cleared` may name, each with the settings that it clears."""
 
 
 def settings_of(message: generation_pb2.GenerationSettings) -> GenerationSettings:
-    """What a client said. InvalidFieldsError for enum values that are not known, and for what is
-    both set and cleared.
+    """Convert a client's settings. InvalidFieldsError for unknown enum values, and for fields that
+    are both set and cleared.
 
-    Whether values are right shows only where all layers have come together.
+    Other values are checked where all layers have come together.
     """
     sampling, speculation = message.sampling, message.speculation
     _check_counts(message)
@@ -85,7 +85,7 @@ def settings_of(message: generation_pb2.GenerationSettings) -> GenerationSetting
 
 
 def _check_counts(message: generation_pb2.GenerationSettings) -> None:
-    """Nothing is looked at that is far too much."""
+    """Refuse lists that are far too long, before reading them."""
     fields = [(f"sampling.{name}", getattr(message.sampling, name)) for name in ("logit_bias", *_SAMPLING_LISTS)]
     fields += [(name, getattr(message, name)) for name in _LISTS]
     violations = [
@@ -98,7 +98,7 @@ def _check_counts(message: generation_pb2.GenerationSettings) -> None:
 
 
 def settings_message(settings: GenerationSettings) -> generation_pb2.GenerationSettings:
-    """What a client has said, for the wire."""
+    """Convert settings into a message."""
     sampling = sampling_pb2.SamplingParameters(
         **{name: getattr(settings, name) for name in (*SAMPLING_FIELDS, *_SAMPLING_LISTS)},
         logit_bias=dict(settings.logit_bias or ()),
@@ -126,7 +126,7 @@ def settings_message(settings: GenerationSettings) -> generation_pb2.GenerationS
 def speculation_message(
     draft_length: int | Literal["adaptive"] | None, overlap: Overlap | None = None, proposer: Source | None = None
 ) -> generation_pb2.Speculation:
-    """How turns are sped up, for the wire. ``draft_length`` 0 is off; None says nothing."""
+    """Return the Speculation message. ``draft_length`` 0 is off; None leaves it unset."""
     message = generation_pb2.Speculation(overlap=_value(_OVERLAPS, overlap), proposer=_value(_PROPOSERS, proposer))
     if draft_length == ADAPTIVE:
         message.adaptive.SetInParent()

@@ -1,4 +1,4 @@
-"""How busy the orchestrator is, to messages."""
+"""Conversion of the orchestrator's load into the status message."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _WAYS = {"wait": Overlap.NONE, **{way.value: way for way in (Overlap.ENUMERATE, 
 def status_message(
     sessions: Sessions, totals: Totals, peers: Sequence[PeerStatus], number: int, caller: Principal
 ) -> status_pb2.ProcessStatus:
-    """This process as it is now. Of the turns that run it names the caller's, to an operator
-    all."""
+    """Return this process's status. It names the caller's running turns, to an operator all of
+    them."""
     load = sessions.load
     shown = [turn for turn in sessions.tasks.turns if caller.operator or turn.principal == caller.name]
     now = time.monotonic()

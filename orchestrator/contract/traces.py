@@ -1,4 +1,4 @@
-"""What is known of a turn's rounds, to messages."""
+"""Conversion of a turn's recorded rounds into trace messages."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ PROPOSERS = {
     "ngram": generation_pb2.Speculation.PROPOSER_NGRAM,
     "plain": generation_pb2.Speculation.PROPOSER_UNSPECIFIED,
 }
-"""By the rung of the ladder."""
+"""Proposers by the rung of the ladder."""
 
 
 _MOST_ROUNDS = 2_000
-"""In one message: of five hundred bytes, and more where a verifier was lost and found again."""
+"""Most rounds in one message. A round takes 500 bytes, and more where a verifier was lost and
+found again."""
 
 
 def turn_trace_message(turn: TurnNote) -> trace_pb2.TurnTrace:
-    """A turn with the rounds that are kept of it."""
+    """Convert a turn, with the rounds that are recorded of it."""
     total = time.monotonic() - turn.began if turn.total is None else turn.total
     message = trace_pb2.TurnTrace(
         turn=turn.turn,
@@ -42,8 +43,8 @@ def turn_trace_message(turn: TurnNote) -> trace_pb2.TurnTrace:
     return message
 
 
-def fitting(turns: Sequence[TurnNote]) -> list[TurnNote]:
-    """The last of the turns, as many as a message can hold: the last one at least."""
+def fitting_turns(turns: Sequence[TurnNote]) -> list[TurnNote]:
+    """Return the last turns, as many as fit into a message, and at least one."""
     kept: list[TurnNote] = []
     room = _MOST_ROUNDS
     for turn in reversed(turns):
@@ -55,7 +56,7 @@ def fitting(turns: Sequence[TurnNote]) -> list[TurnNote]:
 
 
 def outcome_value(name: str) -> trace_pb2.RoundOutcome.ValueType:
-    """Of a round's outcome."""
+    """Return the enum value of a round's outcome."""
     return trace_pb2.RoundOutcome.Value(f"ROUND_OUTCOME_{name.upper()}")
 
 

@@ -34,7 +34,7 @@ from orchestrator.store.writing import Writing
 from orchestrator.watching.watching import Watching
 from slipstream.errors import SlipstreamError
 from slipstream.event_loop import run_in_loop
-from slipstream.garbage import spare_what_is_there
+from slipstream.garbage import freeze_live_objects
 from slipstream.rpc.error_reports import ReportsErrors
 from slipstream.rpc.server import AddressInUseError, Server
 from slipstream.telemetry.exposition import Exposition
@@ -165,7 +165,7 @@ async def _connect(peers: Peers, sessions: Sessions, writing: Writing, server: S
     try:
         async with asyncio.TaskGroup() as tasks:
             sessions.serve(await peers.connect(tasks))
-            spare_what_is_there()
+            freeze_live_objects()
             gc.set_threshold(_COLLECTED_AFTER)
             # A connection stays with the process that accepted it. On a shared port, only a process
             # that can serve may accept one.

@@ -17,7 +17,7 @@ from slipstream.engine.host import EngineHost
 from slipstream.engine.job import Job
 from slipstream.errors import SlipstreamError
 from slipstream.event_loop import run_in_loop
-from slipstream.garbage import collect_from_now_on, spare_what_is_there
+from slipstream.garbage import freeze_live_objects, resume_collection
 from slipstream.hosting.backends import backend_of
 from slipstream.hosting.item_service import ItemService
 from slipstream.hosting.loading_gate import RefusesWhileLoading
@@ -113,7 +113,7 @@ async def _host(
     log.info("listening on port %d; loading the model", port)
 
     def load() -> Engine:  # runs on the model thread, as all computation does
-        collect_from_now_on()  # a model may have reference cycles as large as itself
+        resume_collection()  # a model may have reference cycles as large as itself
         engine = _load(settings, name, kind.exact)
         warm_choosing()
         refuse_tokens_without_rows(tokenizer, engine.model.vocabulary_size, name)
@@ -152,7 +152,7 @@ async def _host(
     kind.add_to_server(service, server.later)
     gate.loaded = True
     on_serving((host, model_service))
-    spare_what_is_there()
+    freeze_live_objects()
     await server.set_serving(True)
     log.info("serving %s on port %d", shown_name, port)
     await server.run_until_signalled()

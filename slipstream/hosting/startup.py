@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slipstream.extras import require
-from slipstream.garbage import leave_imports_alone
+from slipstream.garbage import pause_collection
 from slipstream.home import borrow_home
 
 
@@ -11,5 +11,5 @@ def prepare_imports(program: str) -> None:
     """Exit with one line if an extra is missing; keep the garbage collector away from imports, and
     find a home folder."""
     require(program, "compiled")
-    leave_imports_alone()
+    pause_collection()
     borrow_home()
