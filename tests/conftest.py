@@ -1,6 +1,7 @@
 """What holds for all tests."""
 
 import importlib.util
+import multiprocessing.util
 import os
 import shutil
 import tempfile
@@ -36,11 +37,11 @@ settings.load_profile("any machine")
 def pytest_configure(config: pytest.Config) -> None:
     """Prepare a run, before its workers start."""
     if not hasattr(config, "workerinput"):
-        _use_a_folder_of_this_run(config)
+        _use_a_folder_of_this_run()
     _compile(config)
 
 
-def _use_a_folder_of_this_run(config: pytest.Config) -> None:
+def _use_a_folder_of_this_run() -> None:
     """Put the temporary files of tests and services in one folder, and remove it in the end. Remove
     that of a run that was killed. What pytest keeps of the last three runs stays where it is."""
     root, name = Path(tempfile.gettempdir()), f"slipstream-tests-{os.getuid()}-"
@@ -50,7 +51,8 @@ def _use_a_folder_of_this_run(config: pytest.Config) -> None:
     folder = root / f"{name}{os.getpid()}"
     folder.mkdir()
     folder.chmod(0o711)  # PostgreSQL's server runs as another user than root
-    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    # After what multiprocessing itself removes in there, whose priority is -100.
+    multiprocessing.util.Finalize(None, shutil.rmtree, (folder, True), exitpriority=-1000)
     claims = root / f"slipstream-ports-{os.getuid()}"  # ports are claimed from other runs too
     claims.touch(0o600)
     os.link(claims, folder / claims.name)
