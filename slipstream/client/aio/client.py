@@ -223,7 +223,7 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Close the replies that were not read to their end, and the connection."""
-        await self._connection.close()
+        await self._connection.close_connection()
 
     async def __aenter__(self) -> AsyncClient:
         return self

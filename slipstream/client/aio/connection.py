@@ -105,10 +105,10 @@ class AsyncConnection:
                 left = max(0.0, deadline - time.monotonic())
                 await self.stub.CancelTurn(request, timeout=left, metadata=self._metadata, wait_for_ready=True)
 
-    async def close(self) -> None:
+    async def close_connection(self) -> None:
         """Stop the replies that run, then close the channel."""
         await call_all([watcher.stop_watching for watcher in self.running])
-        await self._channel.close()
+        await self._channel.close_channel()
 
     def _stream(self, request: Any, timeout: float | None) -> TurnCall:
         method = getattr(self.stub, METHODS[type(request)])

@@ -113,7 +113,7 @@ class AsyncChannel:
             )
         return self._opened.stub
 
-    async def close(self) -> None:
+    async def close_channel(self) -> None:
         """Close the channel, if it was opened."""
         if self._opened is not None:
             await self._opened.channel.close()

@@ -222,7 +222,7 @@ class Client:
 
     def close(self) -> None:
         """Close the replies that were not read to their end, and the connection."""
-        self._connection.close()
+        self._connection.close_connection()
 
     def __enter__(self) -> Client:
         return self

@@ -104,10 +104,10 @@ class Connection:
                 left = max(0.0, deadline - time.monotonic())
                 self.stub.CancelTurn(request, timeout=left, metadata=self._metadata, wait_for_ready=True)
 
-    def close(self) -> None:
+    def close_connection(self) -> None:
         """Stop the replies that run, then close the channel."""
         call_all([watcher.stop_watching for watcher in self.running])
-        self._channel.close()
+        self._channel.close_channel()
 
     def _stream(self, request: Any, timeout: float | None) -> TurnCall:
         method = getattr(self.stub, METHODS[type(request)])

@@ -103,7 +103,7 @@ class Channel:
             self._channel = grpc.secure_channel(address, credentials, options=CHANNEL_OPTIONS)
         self.stub = orchestrator_pb2_grpc.OrchestratorServiceStub(self._channel)
 
-    def close(self) -> None:
+    def close_channel(self) -> None:
         """Close the channel."""
         self._channel.close()
 
