@@ -26,6 +26,7 @@ from slipstream.hosting.model_service import ModelService
 from slipstream.hosting.service_telemetry import ServiceTelemetry
 from slipstream.hosting.settings import ModelServiceSettings, read_settings
 from slipstream.hosting.tokenizer_files import (
+    TokenizerFiles,
     embedded_directory,
     load_tokenizer_files,
     refuse_tokens_without_rows,
@@ -128,28 +129,12 @@ async def _host(
     except BaseException:
         await server.grpc.stop(None)
         raise
-    engine.matchers.compiler = StructureCompiler(
-        tokenizer.files[TOKENIZER_FILE], engine.model.vocabulary_size, engine.model.end_token_ids
-    )
-    host.trials = trials = StructureTrials(
-        tokenizer.files[TOKENIZER_FILE],
-        engine.model.vocabulary_size,
-        engine.model.end_token_ids,
-        settings.compile_limits,
-    )
+    host.trials = trials = _prepare_structures(engine, tokenizer, settings)
     shown_name = f"embedded-{kind.embedded_model}" if settings.model == "embedded" else settings.model
     model_service = ModelService(
         host, tokenizer, telemetry, name=shown_name, max_draft_length=settings.max_draft_length, step_times=step_times
     )
-    model_pb2_grpc.add_ModelServiceServicer_to_server(model_service, server.later)
-    service = kind.service(
-        host,
-        model_service.handles,
-        telemetry,
-        max_draft_length=settings.max_draft_length,
-        draining=server.draining,
-    )
-    kind.add_to_server(service, server.later)
+    _add_services(kind, server, host, model_service)
     gate.loaded = True
     on_serving((host, model_service))
     freeze_live_objects()
@@ -158,6 +143,25 @@ async def _host(
     await server.run_until_signalled()
     await trials.close()
     await host.stop()
+
+
+def _prepare_structures(engine: Engine, tokenizer: TokenizerFiles, settings: ModelServiceSettings) -> StructureTrials:
+    """Let the engine compile structures; return the trials that bound what a structure may cost."""
+    model, tokenizer_json = engine.model, tokenizer.files[TOKENIZER_FILE]
+    engine.matchers.compiler = StructureCompiler(tokenizer_json, model.vocabulary_size, model.end_token_ids)
+    return StructureTrials(tokenizer_json, model.vocabulary_size, model.end_token_ids, settings.compile_limits)
+
+
+def _add_services(kind: ServiceKind, server: Server, host: EngineHost[Any], model_service: ModelService) -> None:
+    model_pb2_grpc.add_ModelServiceServicer_to_server(model_service, server.later)
+    service = kind.service(
+        host,
+        model_service.handles,
+        model_service.telemetry,
+        max_draft_length=model_service.info.max_draft_length,
+        draining=server.draining,
+    )
+    kind.add_to_server(service, server.later)
 
 
 def _load(settings: ModelServiceSettings, name: str, exact: bool) -> Engine:

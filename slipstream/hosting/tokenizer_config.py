@@ -20,9 +20,11 @@ _PLAIN_CLASSES = ("TokenizersBackend", "PreTrainedTokenizerFast")
 
 
 def needs_transformers(directory: Path) -> bool:
-    """Whether transformers has to read a tokenizer: it builds one of other files than
-    tokenizer.json, and where it is installed it tells whether its class would split text
-    otherwise."""
+    """Return True if transformers has to read a tokenizer.
+
+    It builds tokenizers of other files than tokenizer.json. Where it is installed, it also shows
+    whether its class would split text in another way.
+    """
     if not (directory / TOKENIZER_FILE).exists():
         return True
     is_plain = read_json(directory / CONFIG_FILE).get("tokenizer_class") in _PLAIN_CLASSES

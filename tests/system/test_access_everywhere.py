@@ -184,7 +184,7 @@ def test_an_orchestrators_certificate_is_no_caller(system: Guarded) -> None:
         pytest.skip("no certificates here")
     for client in system.clients(ORCHESTRATOR):
         error = refusal(client.create_session)
-        assert error.code.name == "UNAUTHENTICATED" and "an orchestrator's" in str(error)
+        assert error.code.name == "UNAUTHENTICATED" and "belongs to an orchestrator" in str(error)
 
 
 @pytest.mark.parametrize("name", ["bob", None])
