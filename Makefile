@@ -37,7 +37,7 @@ unit: $(VENV)/dev ## run the pure tests, which need no compiler, process or sock
 	$(PYTEST) tests/unit
 
 test: unit ## run this before a commit: unit, contract and engine tests, and one system test for each capability
-	$(PYTEST) --ignore tests/unit -m essential
+	$(PYTEST) tests/contract tests/engine tests/system -m essential
 
 test-all: test ## run every test, with the proof
 	$(PYTEST) --ignore tests/unit -m "not essential"

@@ -79,7 +79,6 @@ def distance(logits: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.essential
 def test_logits_are_llama_cpps_own(file: Callable[[str], tuple[Path, str]], kind: str) -> None:
     path, weights = file(kind)
     text = some_tokens(LENGTH)
