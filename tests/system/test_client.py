@@ -193,8 +193,9 @@ def test_choices_go_on_through_lost_connections(kind: str, proxy: DroppingProxy)
 
 
 def test_two_hundred_messages_sent_twice_over_connections_that_drop_are_two_hundred_turns(
-    kind: str, paper: LocalServices, proxy: DroppingProxy
+    paper: LocalServices, proxy: DroppingProxy
 ) -> None:
+    """With the asyncio client alone: the blocking client is generated from it."""
     rng = random.Random(7)
     over = threading.Event()
 
@@ -213,7 +214,7 @@ def test_two_hundred_messages_sent_twice_over_connections_that_drop_are_two_hund
                     assert (got.turn, got.token_ids, got.text) == (turn, expected.token_ids, expected.text)
             assert calm.get_session(chat.session_id).info.turn_count == 25
 
-    with connected(kind, proxy.address) as client, ThreadPoolExecutor(8) as pool:
+    with connected("asyncio", proxy.address) as client, ThreadPoolExecutor(8) as pool:
         client.server_info()
         dropping = threading.Thread(target=keep_dropping)
         dropping.start()
