@@ -39,7 +39,7 @@ def backend_of(settings: ModelServiceSettings, name: str, *, exact: bool) -> Bac
     if is_gguf(name):
         return _of_gguf(settings, name, exact)
     if settings.engine == "llamacpp":
-        raise UnsupportedModelError(f"--engine llamacpp computes .gguf files, and {name} is none")
+        raise UnsupportedModelError(f"--engine llamacpp serves only .gguf files, and {name} is not one")
     log.info("loading %s as %s on %s", name, settings.dtype, settings.device)
     if settings.engine == "torch":
         return _by_torch(settings, name, exact)
@@ -51,7 +51,7 @@ def _of_gguf(settings: ModelServiceSettings, name: str, exact: bool) -> Backend:
     if settings.device != "cpu":
         raise UnsupportedModelError(f"GGUF models are served on the cpu, but --device is {settings.device!r}")
     if settings.engine == "torch":
-        raise UnsupportedModelError(f"--engine torch computes checkpoints, and {name} is a .gguf file")
+        raise UnsupportedModelError(f"--engine torch serves checkpoints, and {name} is a .gguf file")
     log.info("loading %s", name)
     path = Path(name).expanduser()
     backend = None if settings.engine == "llamacpp" else _compiled_gguf(settings, path, exact)

@@ -134,8 +134,8 @@ def _backend(directory: Path, model: str, by_transformers: Any) -> Tokenizer:
 def _refuse_random(tokenizer: Tokenizer, model: str) -> None:
     if getattr(tokenizer.model, "dropout", None):
         raise UnsupportedModelError(
-            f"the tokenizer of {model} has a dropout of {tokenizer.model.dropout}, with which a text has other tokens each "
-            f"time: remove it from {TOKENIZER_FILE}"
+            f"the tokenizer of {model} has a dropout of {tokenizer.model.dropout}, which gives a text other tokens each time: "
+            f"remove it from {TOKENIZER_FILE}"
         )
 
 

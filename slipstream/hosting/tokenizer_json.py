@@ -38,8 +38,8 @@ def read_tokenizer(directory: Path, model: str, by_transformers: Any = None) -> 
     config = read_json(directory / CONFIG_FILE)
     if config.get("split_special_tokens"):
         raise UnsupportedModelError(
-            f"{CONFIG_FILE} of {model} sets split_special_tokens, with which a chat template's own tokens would be text: "
-            "remove it"
+            f"{CONFIG_FILE} of {model} sets split_special_tokens, which reads special tokens of a chat template as "
+            "text: remove it"
         )
     _add_tokens(tokenizer, directory, config, model)
     for line in (*_unfollowed(tokenizer, config), *_differences(tokenizer, by_transformers)):
@@ -86,7 +86,7 @@ def _add_at(tokenizer: Tokenizer, index: int, said: Mapping[str, Any], model: st
         known = tokenizer.token_to_id(content)
     if known != index:
         raise UnsupportedModelError(
-            f"the tokenizer of {model} is said to have {content!r} as token {index}, but in its {TOKENIZER_FILE} that is "
+            f"the tokenizer of {model} lists {content!r} as token {index}, but in its {TOKENIZER_FILE} that is "
             f"token {known}: make {CONFIG_FILE} and {TOKENIZER_FILE} agree"
         )
 

@@ -245,7 +245,7 @@ def test_auto_computes_what_it_can_and_llama_cpp_what_it_is_asked(
 @pytest.mark.parametrize(
     ("weights", "engine", "said"),
     [
-        ("Q8_0", "torch", "--engine torch computes checkpoints, and .* is a .gguf file"),
+        ("Q8_0", "torch", "--engine torch serves checkpoints, and .* is a .gguf file"),
         ("Q4_0", "compiled", "cannot be computed by --engine compiled: its matrices are Q4_0"),
     ],
 )
@@ -258,5 +258,5 @@ def test_an_engine_that_cannot_is_refused(tmp_path: Path, weights: str, engine: 
 
 def test_a_checkpoint_is_not_llama_cpps() -> None:
     settings = ModelServiceSettings(model="embedded", address="127.0.0.1:0", engine="llamacpp")
-    with pytest.raises(UnsupportedModelError, match=r"--engine llamacpp computes \.gguf files, and embedded is none"):
+    with pytest.raises(UnsupportedModelError, match=r"--engine llamacpp serves only \.gguf files, and embedded is not one"):
         backend_of(settings, "embedded", exact=False)
