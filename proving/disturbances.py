@@ -22,6 +22,7 @@ from proving.pairs import COMPILED, CUDA, GGUF, TORCH
 from proving.proxy import Fault
 from proving.system import Setup, System
 from slipstream.client import Client, PeerError, Result, Settings
+from slipstream.reasons import Reason
 
 VOCABULARY_SIZE = 4096
 LONGEST_DRAFT = 8
@@ -400,7 +401,7 @@ class TooFewPages(Disturbance):
     def verifier_fault(self, wave: Wave, index: int, strike: Strike) -> Fault:
         class Watch(Fault):
             def results(self, results: list[Any]) -> tuple[list[Any], list[Any]]:
-                strike(sum(_reason(result) in ("SEQUENCE_TOO_SHORT", "OUT_OF_PAGES") for result in results))
+                strike(sum(_reason(result) in (Reason.SEQUENCE_TOO_SHORT, Reason.OUT_OF_PAGES) for result in results))
                 return results, []
 
         return Watch()

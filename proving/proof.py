@@ -22,7 +22,7 @@ from proving.prompts import PromptSource
 from proving.results import ResultStore
 from proving.schedule import DTYPES, Cell, plan
 from proving.serving import CellRun
-from slipstream.errors import Code, SlipstreamError
+from slipstream.errors import SlipstreamError
 from slipstream.interpreter import module_command
 
 _SPEED_SECONDS = 300.0
@@ -31,9 +31,6 @@ _SPEED_SECONDS = 300.0
 
 class ReferenceFailedError(SlipstreamError):
     """A reference process ended before it was done."""
-
-    code = Code.INTERNAL
-    reason = "REFERENCE_FAILED"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from slipstream import errors
 from slipstream.engine import errors as engine_errors
 from slipstream.errors import Code, InvalidFieldsError, SlipstreamError
 from slipstream.hosting import rules
+from slipstream.reasons import Reason
 from slipstream.rpc import item_answers
 from slipstream.rpc.status import DOMAIN
 from slipstream.sampling import faults, structure_errors
@@ -33,7 +34,7 @@ _WRITING = "Internal error from Core"
 """Text that grpc's client reports instead of the status, if it was still writing when the call
 ended."""
 
-_MOVED = (Code.UNAVAILABLE, "SESSION_MOVED")
+_MOVED = (Code.UNAVAILABLE, Reason.SESSION_MOVED)
 """Status of a session that was deleted during a call. The process knows only that it does not own
 the session."""
 

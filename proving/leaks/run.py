@@ -32,6 +32,7 @@ from proving.leaks.census import Census, Count
 from proving.leaks.leaving import WAYS, Scene
 from slipstream.cli.local import LocalServices, PairSettings, free_address
 from slipstream.client import AsyncClient, PeerError
+from slipstream.reasons import Reason
 
 _AT_ONCE = 8
 _WARM_CANCELS = 64
@@ -197,7 +198,7 @@ async def _session(scene: Scene, over: asyncio.Event) -> int:
             try:
                 await (await session.send(scene.prompt(), scene.settings())).wait()
             except PeerError as error:
-                if error.reason != "PROMPT_TOO_LONG":
+                if error.reason != Reason.PROMPT_TOO_LONG:
                     raise
                 break
             count += 1

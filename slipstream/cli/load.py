@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 
 from slipstream.client import Settings
+from slipstream.reasons import Reason
 from slipstream.rpc.channel import open_channel
 from slipstream.rpc.status import error_of, error_of_call
 from slipstream.v1 import orchestrator_pb2, orchestrator_pb2_grpc, turn_pb2
@@ -192,7 +193,7 @@ class _Load:
                 record.total = now - started
                 self.turns.append(record)
                 return
-        raise _TurnFailedError("STREAM_ENDED")
+        raise _TurnFailedError(Reason.STREAM_LOST)
 
     def _prompt(self, index: int, turn: int) -> str:
         rng = random.Random(f"{self._settings.seed} {index} {turn}")
@@ -221,7 +222,7 @@ async def _open(
                 raise _TurnFailedError(error_of(event.failed.error).reason)
             case "closing":
                 raise _TurnFailedError(error_of(event.closing.error).reason)
-    raise _TurnFailedError("STREAM_ENDED")
+    raise _TurnFailedError(Reason.STREAM_LOST)
 
 
 async def _turn_events(events: AsyncIterator[orchestrator_pb2.ChatResponse]) -> AsyncIterator[turn_pb2.TurnEvent]:
