@@ -8,7 +8,8 @@ from pathlib import Path
 from orchestrator.errors import StoreFormatError
 from orchestrator.store.database import Connection, Database, DatabaseAtHand, DatabaseOnThread
 from orchestrator.store.sqlite import SqliteConnection
-from orchestrator.store.store import Store, prepare
+from orchestrator.store.store import Store
+from orchestrator.store.tables import prepare
 from slipstream.errors import SlipstreamError
 
 MEMORY = "memory"

@@ -15,8 +15,7 @@ import pytest
 
 from orchestrator.errors import SessionLimitError, SessionMovedError, StoreFormatError, StoreUnavailableError
 from orchestrator.store import database as databases
-from orchestrator.store import postgresql, sqlite
-from orchestrator.store import store as stores
+from orchestrator.store import postgresql, sqlite, statements, tables
 from orchestrator.store.database import DatabaseAtHand, Value
 from orchestrator.store.opening import MEMORY, open_store
 from orchestrator.store.ownership import Ownership
@@ -414,8 +413,8 @@ async def test_unowned_sessions_expire_by_the_time_in_which_a_process_lived(stor
 
 
 async def test_so_many_expired_ones_are_remembered_the_last(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stores, "_REMEMBERED_EXPIRED", 2)
-    monkeypatch.setattr(stores, "_MOST_EXPIRED", 3)
+    monkeypatch.setattr(statements, "_REMEMBERED_EXPIRED", 2)
+    monkeypatch.setattr(statements, "_MOST_EXPIRED", 3)
     await store.register_owner(owner("a"))
     gone = [f"s{number}" for number in range(4)]
     for number, name in enumerate(gone):
@@ -444,7 +443,7 @@ async def test_what_is_asked_all_the_time_looks_at_no_other_sessions() -> None:
 
     def connect() -> Explained:
         explained = Explained(None)
-        stores.prepare(explained, "BLOB")
+        tables.prepare(explained, "BLOB")
         looked_at.clear()
         return explained
 
@@ -639,7 +638,7 @@ def test_a_store_that_cannot_be_opened_leaves_no_connection_open(
     place, text = tmp_path / "s.db", tmp_path / "text"
     open_store(str(place)).close()
     text.write_text("this is not a database, however long it may be " * 100)
-    monkeypatch.setattr(stores, "_FORMAT", stores._FORMAT + 1)
+    monkeypatch.setattr(tables, "_FORMAT", tables._FORMAT + 1)
     for wrong in (place, text):
         with pytest.raises(StoreFormatError):
             open_store(str(wrong))
@@ -688,7 +687,7 @@ def test_a_server_whose_tables_are_of_another_format_keeps_no_connection(
         return opened[-1]
 
     monkeypatch.setattr(psycopg, "connect", noted)
-    monkeypatch.setattr(stores, "_FORMAT", stores._FORMAT + 1)
+    monkeypatch.setattr(tables, "_FORMAT", tables._FORMAT + 1)
     with pytest.raises(StoreFormatError):
         open_store(place)
     monkeypatch.setattr(postgresql, "_LIMITS", ("no_such_setting = 1",))

@@ -27,7 +27,8 @@ from orchestrator.store.database import DatabaseAtHand, Transaction
 from orchestrator.store.ownership import Ownership
 from orchestrator.store.rows import OwnerRow
 from orchestrator.store.sqlite import SqliteConnection
-from orchestrator.store.store import Store, prepare
+from orchestrator.store.store import Store
+from orchestrator.store.tables import prepare
 from orchestrator.watching.watching import Watching
 from slipstream.hosting.tokenizer_files import embedded_directory, load_tokenizer_files
 from slipstream.structures.trials import StructureTrials
