@@ -54,7 +54,7 @@ def speculation_readings(totals: Totals) -> Iterator[Reading]:
 
 
 def _times(totals: Totals) -> Iterator[Reading]:
-    yield reading(instruments.PLACE_WAIT, totals.place_wait)
+    yield reading(instruments.PLACE_WAIT, totals.permit_wait)
     yield reading(instruments.TIME_TO_FIRST_TOKEN, totals.first_token)
     yield reading(instruments.INTER_TOKEN_LATENCY, totals.token)
     yield reading(instruments.E2E_LATENCY, totals.turn)

@@ -51,7 +51,7 @@ class Totals:
         self.switched_off = 0
         self.expired = 0
         self.folded = 0
-        self.place_wait = Distribution(instruments.PLACE_WAIT.bounds)
+        self.permit_wait = Distribution(instruments.PLACE_WAIT.bounds)
         self.first_token = Distribution(instruments.TIME_TO_FIRST_TOKEN.bounds)
         self.token = Distribution(instruments.INTER_TOKEN_LATENCY.bounds)
         self.turn = Distribution(instruments.E2E_LATENCY.bounds)
@@ -125,7 +125,7 @@ class Totals:
         else:
             self.finished[ended.finish_reason.value] += 1
         self.turn.observe(statistics.total)
-        self.place_wait.observe(statistics.admission)
+        self.permit_wait.observe(statistics.admission)
         for each in self._distributions:
             each.fold()
         if statistics.round_count:

@@ -32,6 +32,7 @@ from orchestrator.sessions.entrance.chat_commands import (
     ChatEvent,
     Command,
     SendMessage,
+    SessionOpened,
     StartChat,
     TurnHappened,
 )
@@ -39,7 +40,7 @@ from orchestrator.sessions.entrance.requests import Generation, NewSession, User
 from orchestrator.sessions.entrance.sessions import Sessions
 from orchestrator.sessions.turns.pair import Pair
 from orchestrator.sessions.turns.request_names import RequestName
-from orchestrator.sessions.turns.turn_record import TurnRecord
+from orchestrator.sessions.turns.turn_record import TurnEnded, TurnRecord
 from orchestrator.store.opening import open_store
 from orchestrator.store.ownership import Ownership
 from orchestrator.store.rows import OwnerRow
@@ -455,6 +456,48 @@ async def test_a_chat_whose_session_moves_twice_finds_its_turn_wherever_it_is(st
     again = await told(first, resume, message)
     assert {event.turn for event in again if isinstance(event, TurnHappened)} == {1}
     assert back.turns.get(1).tokens == [7, 7, 7] and back.session.turn_count == 1
+
+
+async def test_a_caller_that_leaves_a_chat_while_its_turn_runs_leaves_no_task(start: Start) -> None:
+    process = await start("a")
+    process.verifier.may_answer.clear()
+
+    async def lasting() -> AsyncIterator[Command]:
+        yield StartChat(None, NewSession())
+        yield SendMessage(UserMessage("hello", SAID))
+        await asyncio.Event().wait()
+
+    before = asyncio.all_tasks()
+    events = ChatStream(process.sessions, NO_TRACE).run(lasting())
+    opened, begun = await anext(events), await anext(events)
+    assert isinstance(opened, SessionOpened) and isinstance(begun, TurnHappened)
+    await events.aclose()
+    assert not process.sessions.chats
+    (turn,) = process.sessions.tasks.turns
+    process.verifier.may_answer.set()
+    await ended(turn.record)
+    await until(lambda: asyncio.all_tasks() == before)
+    assert turn.record.tokens == [7, 7, 7], "the turn goes on without its reader"
+
+
+async def test_an_error_of_reading_commands_ends_the_chat_after_its_turn_as_itself(start: Start) -> None:
+    process = await start("a")
+
+    async def broken() -> AsyncIterator[Command]:
+        yield StartChat(None, NewSession())
+        yield SendMessage(UserMessage("hello", SAID))
+        raise ZeroDivisionError
+
+    events: list[ChatEvent] = []
+
+    async def read() -> None:
+        async for event in ChatStream(process.sessions, NO_TRACE).run(broken()):
+            events.append(event)
+
+    with pytest.raises(ZeroDivisionError):
+        await read()
+    last = events[-1]
+    assert isinstance(last, TurnHappened) and isinstance(last.event, TurnEnded)
 
 
 async def test_a_session_deleted_while_a_message_is_written_down_leaves_nothing(start: Start) -> None:

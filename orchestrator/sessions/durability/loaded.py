@@ -187,7 +187,7 @@ class LoadedSessions:
         """Return a session by id. SessionNotFoundError."""
         record = self.find(session_id)
         if record is None:
-            raise SessionNotFoundError(f"there is no session {session_id!r}", session_id=session_id)
+            raise session_not_found(session_id)
         return record
 
     def touch(self, record: SessionRecord) -> None:
@@ -210,3 +210,8 @@ class LoadedSessions:
         """Return the sessions without a running turn that have been idle for too long."""
         limit = self._steady_clock() - self.ttl_seconds
         return [record for record in self.all() if record.used <= limit and record.running is None]
+
+
+def session_not_found(session_id: str) -> SessionNotFoundError:
+    """Return the error for a session that does not exist, or that belongs to another principal."""
+    return SessionNotFoundError(f"there is no session {session_id!r}", session_id=session_id)

@@ -21,13 +21,12 @@ from orchestrator.errors import (
     MessageCancelledError,
     SessionBusyError,
     SessionMovedError,
-    SessionNotFoundError,
     ShuttingDownError,
 )
 from orchestrator.sessions.admission.demand import AdmissionWait
 from orchestrator.sessions.admission.principal import Principal
 from orchestrator.sessions.conversation.settings import GenerationSettings
-from orchestrator.sessions.durability.loaded import SessionRecord
+from orchestrator.sessions.durability.loaded import SessionRecord, session_not_found
 from orchestrator.sessions.entrance.chat_commands import (
     BadCommand,
     CancelTurn,
@@ -181,8 +180,7 @@ class ChatStream:
             raise ChatProtocolError("send start first")
         if isinstance(command, CancelTurn):
             if command.caller.name != self._record.stored.principal:  # as `Sessions.send` does
-                name = self._record.session.id
-                raise SessionNotFoundError(f"there is no session {name!r}", session_id=name)
+                raise session_not_found(self._record.session.id)
             return await self._cancel(self._record, command.which)
         if self.waiting_count >= MAX_WAITING:
             raise ChatQueueFullError(f"{MAX_WAITING} messages of this chat wait for their turns")

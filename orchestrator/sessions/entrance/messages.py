@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from opentelemetry.context import Context
 
-from orchestrator.errors import SessionBusyError, SessionMovedError, SessionNotFoundError
+from orchestrator.errors import SessionBusyError, SessionMovedError
 from orchestrator.sessions.admission.admission import Admission
 from orchestrator.sessions.admission.demand import AdmissionPermit, AdmissionWait, Demand, releasing_unused
 from orchestrator.sessions.conversation.next_prompt import NextPrompt, next_prompt
 from orchestrator.sessions.conversation.session import common_prefix_length
 from orchestrator.sessions.conversation.settings import GenerationSettings
 from orchestrator.sessions.durability.eviction import Eviction
-from orchestrator.sessions.durability.loaded import LoadedSessions, SessionRecord
+from orchestrator.sessions.durability.loaded import LoadedSessions, SessionRecord, session_not_found
 from orchestrator.sessions.durability.payloads import TurnPayload, next_turn_row, target_of
 from orchestrator.sessions.durability.persistence import Persistence
 from orchestrator.sessions.entrance.requests import UserMessage
@@ -134,11 +134,6 @@ class Messages:
         row = stored.row_for(target_of(self._served.pair.target))
         counts = Counts(round(stored.last_active * 1e6), turn.turn, len(prompt), len(session.messages) + 1)
         await self._persistence.begin_turn(stored, session, row, turn, counts)
-
-
-def session_not_found(session_id: str) -> SessionNotFoundError:
-    """Return the error for a session that does not exist, or that belongs to another principal."""
-    return SessionNotFoundError(f"there is no session {session_id!r}", session_id=session_id)
 
 
 def _known_turn(record: SessionRecord, message: UserMessage) -> TurnRecord | None:

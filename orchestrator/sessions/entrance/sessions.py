@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import replace
 from types import TracebackType
 
 from opentelemetry.context import Context
@@ -20,36 +18,32 @@ from orchestrator.errors import SessionMovedError, TurnNotFoundError
 from orchestrator.sessions.admission.admission import Admission
 from orchestrator.sessions.admission.demand import AdmissionSettings, AdmissionWait
 from orchestrator.sessions.admission.principal import Principal
-from orchestrator.sessions.conversation.session import Session
 from orchestrator.sessions.conversation.settings import GenerationSettings
 from orchestrator.sessions.durability.eviction import Eviction
-from orchestrator.sessions.durability.loaded import LoadedSessions, SessionRecord, SessionSummary
+from orchestrator.sessions.durability.loaded import LoadedSessions, SessionRecord, SessionSummary, session_not_found
 from orchestrator.sessions.durability.maintenance import Maintenance
 from orchestrator.sessions.durability.payloads import (
     ToldTurn,
-    fork_row,
-    new_session_row,
-    row_with_counts,
     session_payload_of,
     target_of,
     told,
 )
 from orchestrator.sessions.durability.persistence import Persistence
-from orchestrator.sessions.durability.stored_session import StoredSession
-from orchestrator.sessions.durability.takeover import TakenOver, Takeover, rebuild_session
+from orchestrator.sessions.durability.takeover import TakenOver, Takeover
+from orchestrator.sessions.entrance.creation import Creation
 from orchestrator.sessions.entrance.generations import Generations
-from orchestrator.sessions.entrance.messages import Messages, session_not_found
+from orchestrator.sessions.entrance.messages import Messages
 from orchestrator.sessions.entrance.requests import Generation, HasWaiting, NewSession, SessionsLoad, UserMessage
 from orchestrator.sessions.entrance.starting import TurnStarter
 from orchestrator.sessions.turns.pair import Pair, ServedPair
-from orchestrator.sessions.turns.request_names import RequestName, check_request_id
+from orchestrator.sessions.turns.request_names import RequestName
 from orchestrator.sessions.turns.tasks import TurnTasks
 from orchestrator.sessions.turns.turn_record import Ending, TurnRecord
 from orchestrator.sessions.turns.watcher import Watcher
 from orchestrator.store.ownership import Ownership
 from orchestrator.store.rows import SessionRow
 from orchestrator.store.store import Store
-from slipstream.errors import FieldViolation, InvalidFieldsError, SlipstreamError
+from slipstream.errors import SlipstreamError
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +72,6 @@ class Sessions:
         self._loaded = loaded
         self._store = store
         self._ownership = ownership
-        self._max_count = max_count
         self._watcher = watcher
         self._served = ServedPair(describe_wait)
         self._persistence = Persistence(store, is_durable=is_durable)
@@ -89,6 +82,9 @@ class Sessions:
         """The chat streams that are open."""
         self._eviction = Eviction(store, ownership, loaded, self._persistence, self.tasks, self._served)
         self._starter = TurnStarter(loaded, self._persistence, self.admission, self.tasks, watcher, self._served)
+        self._creation = Creation(
+            store, ownership, loaded, self._eviction, self.tasks, self._served, max_count=max_count
+        )
         self._messages = Messages(
             loaded, self._persistence, self._eviction, self.admission, self.tasks, self._starter, self._served
         )
@@ -168,25 +164,7 @@ class Sessions:
         InvalidFieldsError for settings that no turn could run with; SessionMovedError if another
         process has answered this request just now.
         """
-        check_request_id(new.name.id)
-        known = await self._known(new.caller, new.name)
-        if known:
-            return known[0]
-        if new.system == "":
-            raise InvalidFieldsError([FieldViolation("system", "must not be empty: leave it unset")])
-        pair = self.pair
-        pair.check_length(len(new.system or ""), "system")
-        await pair.check(new.settings, new.caller)
-        self.tasks.refuse_while_draining()
-        session = Session(secrets.token_hex(8), pair.codec, new.clock or self._loaded.now(), new.system)
-        now, owner_id = self._loaded.now().timestamp(), self._ownership.me.id
-        row = new_session_row(
-            session, owner_id, new.name, new.settings, now, system=new.system, principal=new.caller.name
-        )
-        stored = StoredSession(row, new.settings, now, now, principal=new.caller.name)
-        record = SessionRecord(session, stored, pair.rounds.open(session.id))
-        written = await self.tasks.run_to_completion(self._write_new(record, row, new.caller))
-        return (await self._eviction.loaded_of_request(new.name, written))[0]
+        return await self._creation.create(new)
 
     def kept(self, session_id: str, caller: Principal) -> SessionRecord:
         """Return a session of the caller's from memory, though another process may own it by now.
@@ -234,35 +212,11 @@ class Sessions:
         Returns the fork that this request has created before, if it has. TurnNotFoundError for a
         turn that has not ended; raises what `create` raises.
         """
-        check_request_id(name.id)
-        known = await self._known(caller, name)
-        if known:
-            return known[0]
+        known = await self._creation.known_fork(name, caller)
+        if known is not None:
+            return known
         self.tasks.refuse_while_draining()
-        record = self.kept(session_id, caller)
-        source = record.stored.row
-        if source is None or not record.stored.listed:
-            raise session_not_found(session_id)
-        await self._eviction.write_turn_ends(record)
-        ended = [stored for stored in await self._store.list_turns(source.id) if stored.end is not None]
-        last = max((stored.begun.turn for stored in ended), default=0)
-        if after_turn is not None and not 0 <= after_turn <= last:
-            raise TurnNotFoundError(f"no turn {after_turn} has ended; the last that has is {last}", turn=after_turn)
-        last = last if after_turn is None else after_turn
-        now = self._loaded.now().timestamp()
-        row = fork_row(source, secrets.token_hex(8), self._ownership.me.id, name, now)
-        nameless = [replace(stored, begun=replace(stored.begun, request_id="")) for stored in ended]
-        copied = [stored for stored in nameless if stored.begun.turn <= last]
-        forked = (await rebuild_session(row, copied, self.pair)).record
-        forked.stored.row = row = row_with_counts(row, forked.session)
-        try:
-            written = await self.tasks.run_to_completion(
-                self._write_new(forked, row, caller, like=(source, last, len(copied)))
-            )
-        except SessionMovedError:
-            await self._eviction.evict_moved_session(record)
-            raise
-        return (await self._eviction.loaded_of_request(name, written))[0]
+        return await self._creation.fork(self.kept(session_id, caller), after_turn, name, caller)
 
     async def turns(self, record: SessionRecord) -> AsyncGenerator[ToldTurn]:
         """Yield all turns of a session that have ended and were not undone."""
@@ -347,25 +301,6 @@ class Sessions:
             await self._eviction.evict_session(record, Ending.CANCELLED)
 
         await self.tasks.run_to_completion(delete())
-
-    async def _write_new(
-        self, record: SessionRecord, row: SessionRow, caller: Principal, like: tuple[SessionRow, int, int] | None = None
-    ) -> list[SessionRow]:
-        """Write a new session and load it; return its row, or the one that its request has created
-        before."""
-        written = await self._store.create_sessions(
-            [row], most=self._max_count, most_of_principal=caller.limits.session_count, like=like
-        )
-        if written[0].id == row.id:
-            self._loaded.add(record)
-            self._eviction.evict_longest_idle()
-        return written
-
-    async def _known(self, caller: Principal, name: RequestName) -> list[SessionRecord]:
-        """Return the sessions that a request has created before. RequestIdReusedError;
-        SessionMovedError."""
-        rows = await self._store.sessions_of_request(caller.name, name.id, listed=True) if name.id else []
-        return await self._eviction.loaded_of_request(name, rows)
 
     def _load_taken_over(self, sessions: Sequence[TakenOver]) -> None:
         """Load sessions that this process has taken over, and resume the turns that have not
