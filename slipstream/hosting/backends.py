@@ -4,6 +4,7 @@ transformers take seconds, and may not be installed."""
 from __future__ import annotations
 
 import logging
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from slipstream.engine.model import Backend
 from slipstream.hosting.settings import ModelServiceSettings
 from slipstream.hosting.tokenizer_files import is_gguf
 from slipstream.sampling.choose import warm as warm_choosing
+from slipstream.sampling.kernel import Floats32
 from slipstream.sampling.sharing import choose_with
 from slipstream.threads import default_threads
 
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LARGEST_PAGE = 128
+
+_LLAMACPP = ("llama_cpp", "xllamacpp")
+"""Packages that hold llama.cpp."""
 
 
 def backend_of(settings: ModelServiceSettings, name: str, *, exact: bool) -> Backend:
@@ -66,8 +71,17 @@ def _by_llamacpp(settings: ModelServiceSettings, path: Path, *, exact: bool) -> 
 
 def _compiled_gguf(settings: ModelServiceSettings, path: Path, exact: bool) -> Backend | None:
     """Return None if compiled forwards cannot compute a GGUF file; UnsupportedModelError if they
-    were asked for."""
+    were asked for.
+
+    A target's weights are dequantised if no kernel reads their type, because llama.cpp's bits are
+    not promised for such types. A draft's are dequantised only if llama.cpp is not installed.
+    """
     from slipstream.engine.compiled.loading import NotCompiledError, load_compiled_gguf
+
+    has_llamacpp = any(find_spec(package) for package in _LLAMACPP)
+
+    def reference(tokens: list[int]) -> Floats32:
+        return _by_llamacpp(settings, path, exact=False).logits_of(tokens)
 
     try:
         return load_compiled_gguf(
@@ -75,7 +89,8 @@ def _compiled_gguf(settings: ModelServiceSettings, path: Path, exact: bool) -> B
             page_size=settings.page_size,
             multi_step=not exact,
             threads=_threads(settings),
-            reference=lambda tokens: _by_llamacpp(settings, path, exact=False).logits_of(tokens),
+            reference=reference if has_llamacpp else None,
+            dequantise_to=settings.dtype if exact or not has_llamacpp else None,
         )
     except NotCompiledError as reason:
         if settings.engine == "compiled":

@@ -3,12 +3,14 @@ products."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFReader
+from gguf.quants import dequantize
 
 from slipstream.engine.compiled.decoder import (
     Decoder,
@@ -21,6 +23,7 @@ from slipstream.engine.compiled.frequencies import inverse_frequencies
 from slipstream.engine.compiled.products import TILE_COLUMNS
 from slipstream.engine.compiled.quantised import BLOCK, in_blocks
 from slipstream.engine.compiled.records import LAYER
+from slipstream.engine.compiled.safetensors_file import rounded
 from slipstream.engine.generation_config import parse_generation_config, read_gguf_generation_config
 from slipstream.engine.gguf_file import fingerprint_of, refuse_no_file, refuse_no_model, shards_of
 from slipstream.engine.gguf_metadata import read_metadata
@@ -69,13 +72,21 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 _QUANTISATION_VERSION = 2
 
+_MIB = 2**20
+
+log = logging.getLogger(__name__)
+
 
 class GgufDecoder(Decoder):
-    """Of a file whose matrices are of one type."""
+    """A model in a GGUF file. Matrices of one of `_TYPES` are computed with as they are, others are
+    dequantised."""
 
-    def __init__(self, path: Path, page_size: int) -> None:
-        """NotCompiledError if another backend has to serve it, UnsupportedModelError if there is no
-        such file."""
+    def __init__(self, path: Path, page_size: int, dequantise_to: str | None = None) -> None:
+        """``dequantise_to`` is "bfloat16" or "float32"; None refuses what must be dequantised.
+
+        NotCompiledError if another backend has to serve the file, UnsupportedModelError if there is
+        no such file.
+        """
         super().__init__()
         refuse_no_file(path)
         refuse_odd_pages(page_size)
@@ -88,9 +99,13 @@ class GgufDecoder(Decoder):
         refuse_no_model(path, self._said("general.type", prefixed=False))
         self._refuse_foreign(len(paths))
         self._tensors = {tensor.name: tensor for each in (self._reader, *others) for tensor in each.tensors}
-        self._type = self._type_of_matrices()
-        self.dtype = _TYPES[self._type]
-        self.bf16, self.quantised = self._type == "BF16", self._type == "Q8_0"
+        types = self._types_of_matrices()
+        self.dequantises = types not in ([each] for each in _TYPES)
+        """Whether all weights are dequantised as they are read."""
+        if self.dequantises and dequantise_to is None:
+            raise NotCompiledError(f"its matrices are {', '.join(types)}, not all of one of {', '.join(_TYPES)}")
+        self.dtype = str(dequantise_to) if self.dequantises else _TYPES[types[0]]
+        self.bf16, self.quantised = self.dtype in ("bf16", "bfloat16"), self.dtype == "q8_0"
         self.hidden_size = self._number("embedding_length")
         self.head_count = self._number("attention.head_count")
         self.kv_head_count = self._number("attention.head_count_kv", self.head_count)
@@ -108,10 +123,20 @@ class GgufDecoder(Decoder):
         )
         self.end_token_ids = self.generation.end_token_ids
         self.sampling_defaults, self.length_defaults = self.generation.sampling, self.generation.lengths
-        self.weights_fingerprint = fingerprint_of(paths, ["compiled", str(self.end_token_ids)])
+        how = [f"dequantised to {self.dtype}"] if self.dequantises else []
+        self.weights_fingerprint = fingerprint_of(paths, ["compiled", str(self.end_token_ids), *how])
         if self._tensors:
             raise NotCompiledError(f"it has tensors that are not known here, like {next(iter(self._tensors))}")
         del self._reader
+        if self.dequantises:
+            log.info(
+                "%s is dequantised from %s to %s: its weights take %.0f MiB of memory, its file has %.0f MiB",
+                path,
+                " and ".join(types),
+                self.dtype,
+                sum(each.nbytes for each in self._kept) / _MIB,
+                sum(each.stat().st_size for each in paths) / _MIB,
+            )
 
     def _refuse_foreign(self, file_count: int) -> None:
         if self.architecture not in _ARCHITECTURES:
@@ -137,12 +162,9 @@ class GgufDecoder(Decoder):
         if self.head_count % self.kv_head_count:
             raise NotCompiledError("its key heads do not share its query heads evenly")
 
-    def _type_of_matrices(self) -> str:
+    def _types_of_matrices(self) -> list[str]:
         types = {tensor.tensor_type for tensor in self._tensors.values() if len(tensor.shape) > 1}
-        names: list[str] = sorted(GGMLQuantizationType(each).name for each in types)
-        if len(names) != 1 or names[0] not in _TYPES:
-            raise NotCompiledError(f"its matrices are {', '.join(names)}, not all of one of {', '.join(_TYPES)}")
-        return names[0]
+        return sorted(GGMLQuantizationType(each).name for each in types)
 
     def _said(self, key: str, *, prefixed: bool = True) -> Any:
         field = self._reader.get_field(f"{self.architecture}.{key}" if prefixed else key)
@@ -207,6 +229,9 @@ class GgufDecoder(Decoder):
         tensor = self._tensors.pop(f"{name}.weight", None)
         if tensor is None:
             raise NotCompiledError(f"it has no {name}.weight")
+        if self.dequantises:
+            singles = _dequantised(tensor).reshape(int(tensor.shape[1]), -1)
+            return rounded(singles) if self.bf16 else singles
         data = np.array(tensor.data).reshape(int(tensor.shape[1]), -1)  # a copy, or the whole file would stay mapped
         return data.view(np.uint16) if self.bf16 else data
 
@@ -229,7 +254,7 @@ class GgufDecoder(Decoder):
             if optional:
                 return 0
             raise NotCompiledError(f"it has no {name}.weight")
-        return self._hold(_floats(tensor))
+        return self._hold(self._floats(tensor))
 
     def _biases(self, names: list[str], join: Callable[[list[np.ndarray]], np.ndarray]) -> int:
         parts = [self._tensors.pop(f"{name}.bias", None) for name in names]
@@ -237,7 +262,7 @@ class GgufDecoder(Decoder):
             if any(part is not None for part in parts):
                 raise NotCompiledError(f"some of {', '.join(names)} have a bias, and some have none")
             return 0
-        return self._hold(join([_floats(part) for part in parts]))
+        return self._hold(join([self._floats(part) for part in parts]))
 
     def _in_order(self, rows: np.ndarray, head_count: int) -> np.ndarray:
         """The outputs of queries or keys as checkpoints have them: the first halves of pairs that
@@ -247,8 +272,19 @@ class GgufDecoder(Decoder):
         pairs = rows.reshape(head_count, self.head_size // 2, 2, *rows.shape[1:])
         return pairs.swapaxes(1, 2).reshape(rows.shape)
 
+    def _floats(self, tensor: Any) -> np.ndarray:
+        if self.dequantises:
+            return _dequantised(tensor)
+        if tensor.tensor_type != GGMLQuantizationType.F32:
+            raise NotCompiledError(f"its {tensor.name} is {GGMLQuantizationType(tensor.tensor_type).name}, not F32")
+        return np.array(tensor.data)
 
-def _floats(tensor: Any) -> np.ndarray:
-    if tensor.tensor_type != GGMLQuantizationType.F32:
-        raise NotCompiledError(f"its {tensor.name} is {GGMLQuantizationType(tensor.tensor_type).name}, not F32")
-    return np.array(tensor.data)
+
+def _dequantised(tensor: Any) -> np.ndarray:
+    """Return a tensor of any type as float32. NotCompiledError if gguf does not know the type."""
+    try:
+        singles: np.ndarray = dequantize(tensor.data, tensor.tensor_type)
+    except NotImplementedError as error:
+        name = GGMLQuantizationType(tensor.tensor_type).name
+        raise NotCompiledError(f"its {tensor.name} is {name}, which cannot be dequantised") from error
+    return singles

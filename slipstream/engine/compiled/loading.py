@@ -25,6 +25,9 @@ from slipstream.sampling.kernel import Floats32
 
 log = logging.getLogger(__name__)
 
+_DEQUANTISED_TOLERANCE = 0.15
+"""How far dequantised logits may be from llama.cpp's, as `compare` measures it."""
+
 _LEFT_OUT = "rotary_emb.inv_freq"
 """Ends the names of tensors that older checkpoints hold and nothing reads."""
 
@@ -98,18 +101,27 @@ def _are_finite(weight: np.ndarray) -> bool:
 
 
 def load_compiled_gguf(
-    path: Path, *, page_size: int, multi_step: bool, threads: int, reference: Callable[[list[int]], Floats32]
+    path: Path,
+    *,
+    page_size: int,
+    multi_step: bool,
+    threads: int,
+    reference: Callable[[list[int]], Floats32] | None,
+    dequantise_to: str | None = None,
 ) -> CompiledBackend:
-    """Load a GGUF file; ``reference`` gives its logits ``[tokens, vocabulary]`` by llama.cpp.
-    NotCompiledError if that has to serve it, UnsupportedModelError if nothing can."""
+    """Load a GGUF file; ``reference`` gives its logits ``[tokens, vocabulary]`` by llama.cpp, and is
+    None where that is not installed. ``dequantise_to`` as `GgufDecoder` has it. NotCompiledError if
+    llama.cpp has to serve the file, UnsupportedModelError if nothing can."""
     try:
         from slipstream.engine.compiled.gguf_decoder import GgufDecoder
     except ModuleNotFoundError as error:  # of an extra
         raise NotCompiledError(f"{error.name} is not installed") from error
-    decoder = GgufDecoder(path, page_size)
-    tokens = trial_tokens(decoder.vocabulary_size)
+    decoder = GgufDecoder(path, page_size, dequantise_to)
     backend = CompiledBackend(decoder, page_size=page_size, multi_step=multi_step, threads=threads)
-    compare(backend, tokens, reference(tokens))
+    if reference is not None:
+        tokens = trial_tokens(decoder.vocabulary_size)
+        # llama.cpp rounds the inputs of quantised matrices, which are not rounded once dequantised.
+        compare(backend, tokens, reference(tokens), _DEQUANTISED_TOLERANCE if decoder.dequantises else None)
     decoder.generation.log_warnings(path)
     return backend
 

@@ -21,12 +21,13 @@ def trial_tokens(vocabulary_size: int) -> list[int]:
     return [token % vocabulary_size for token in range(7, 7 + _LENGTH)]
 
 
-def compare(backend: CompiledBackend, tokens: list[int], expected: Floats32) -> None:
+def compare(backend: CompiledBackend, tokens: list[int], expected: Floats32, tolerance: float | None = None) -> None:
     """Raise NotCompiledError if compiled logits are far from those that are ``expected`` after each
-    token. The backend's KV memory must be reserved again afterwards."""
+    token, by more than the ``tolerance`` or, by default, that of the model's numbers. The backend's
+    KV memory must be reserved again afterwards."""
     page_count = -(-len(tokens) // backend.page_size)
     backend.reserve((page_count + 0.5) * backend.page_size * backend.model.bytes_per_token / MIB)
     logits = backend.forward([Segment(tokens, 0, range(1, page_count + 1), len(tokens))])
     distance = float(np.sqrt(np.square(logits - expected).mean() / np.square(expected).mean()))
-    if not distance <= _TOLERANCES[backend.model.dtype]:
+    if not distance <= (tolerance or _TOLERANCES[backend.model.dtype]):
         raise NotCompiledError(f"its logits would be {distance:.2g} off, relatively")
