@@ -20,11 +20,16 @@ PLANTED ?= 200
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-chat: $(VENV)/runtime ## start the three services here and talk to the embedded pair
-	@$(BIN)/slipstream chat --local
+# MODEL=smollm2 serves SmolLM2-135M instead of the embedded pair, with n-grams of the text as its draft.
+SERVED = $(if $(MODEL),--target build/models/$(MODEL).gguf --draft "")
+chat: $(VENV)/runtime $(MODEL:%=build/models/%.gguf) ## start the three services here and talk to the embedded pair, or to MODEL=smollm2
+	@$(BIN)/slipstream chat --local $(SERVED)
 
-up: $(VENV)/runtime ## leave the services running: orchestrator :50051, verifier :50052, draft :50053
-	@$(BIN)/slipstream up
+up: $(VENV)/runtime $(MODEL:%=build/models/%.gguf) ## leave the services running: orchestrator :50051, verifier :50052, draft :50053
+	@$(BIN)/slipstream up $(SERVED)
+
+build/models/%.gguf: | $(VENV)/runtime
+	@$(BIN)/python tools/fetch_model.py $* $(@D)
 
 # One pytest process more than there are processors, four at most: tests often wait for services that start or for time to pass.
 # One torch thread each, for idle threads of several processes spin on one another's cores. A worker that crashes is not started

@@ -3,12 +3,15 @@ models are left to it."""
 
 from __future__ import annotations
 
+import logging
 import random
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numba
 import numpy as np
 import pytest
@@ -260,3 +263,57 @@ def test_a_checkpoint_is_not_llama_cpps() -> None:
     settings = ModelServiceSettings(model="embedded", address="127.0.0.1:0", engine="llamacpp")
     with pytest.raises(UnsupportedModelError, match=r"--engine llamacpp serves only \.gguf files, and embedded is not one"):
         backend_of(settings, "embedded", exact=False)
+
+
+@pytest.mark.parametrize(
+    ("weights", "kind"), [("Q4_0", "embedded"), ("Q4_1", "llama"), ("Q5_1", "qwen2"), ("F16", "qwen3")]
+)
+def test_a_target_of_any_type_is_dequantised(
+    tmp_path: Path, weights: str, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    path = tmp_path / "model.gguf"
+    if kind == "embedded":
+        convert(embedded_directory("target"), path, weights)
+    else:
+        gguf_models.write(path, kind, weights, shape=gguf_models.SMALL)
+    tokens = some_tokens(LENGTH)
+    llamacpp = LlamaCppBackend(path, threads=1, most_tokens=LENGTH, exact=False)
+    expected = torch.from_numpy(llamacpp.logits_of(tokens))
+    for dtype, near in (("float32", 0.05), ("bfloat16", 0.08)):
+        settings = ModelServiceSettings(model=str(path), address="127.0.0.1:0", dtype=dtype)
+        backend = backend_of(settings, str(path), exact=True)
+        assert isinstance(backend, CompiledBackend)
+        assert backend.model.dtype == dtype
+        backend.reserve(50)
+        assert distance(forward(backend, [Segment(tokens, 0, PAGES, LENGTH)]), expected) < near
+    lines = [record.getMessage() for record in caplog.records if "dequantised" in record.getMessage()]
+    assert re.search(rf"is dequantised from .*{weights}.* to float32: its weights take \d+ MiB of memory", lines[0])
+
+
+def test_dequantised_weights_are_computed_with_as_a_file_that_holds_them(tmp_path: Path) -> None:
+    packed, plain = tmp_path / "packed.gguf", tmp_path / "plain.gguf"
+    gguf_models.write(packed, "llama", "Q4_1", shape=gguf_models.SMALL)
+    _write_dequantised(packed, plain)
+    tokens = some_tokens(LENGTH)
+    logits = []
+    for path, dtype in ((packed, "float32"), (plain, None)):
+        backend = CompiledBackend(GgufDecoder(path, 16, dtype), page_size=16, multi_step=False, threads=1)
+        backend.reserve(50)
+        logits.append(forward(backend, [Segment(tokens, 0, PAGES, LENGTH)]))
+    assert torch.equal(*logits)
+
+
+def _write_dequantised(packed: Path, plain: Path) -> None:
+    reader: Any = gguf.GGUFReader(packed)
+    writer: Any = gguf.GGUFWriter(str(plain), "llama")
+    for name, field in reader.fields.items():
+        if not name.startswith("GGUF.") and name != "general.architecture":
+            kinds = field.types
+            writer.add_key_value(name, field.contents(), kinds[0], sub_type=kinds[-1] if len(kinds) > 1 else None)
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, gguf.quants.dequantize(tensor.data, tensor.tensor_type))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
