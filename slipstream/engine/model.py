@@ -1,5 +1,5 @@
-"""What the engine drives: a backend. It knows a model, keeps the KV of pages, and turns appended
-tokens into logits.
+"""The protocol of a backend, which the engine drives: it knows a model, keeps the KV of pages, and
+turns appended tokens into logits.
 
 A page is what the KV of sequences is counted, shared and copied in. A backend whose attention reads
 pages has many small ones (`slipstream.engine.torch`); to one that keeps each sequence's KV in a
@@ -39,7 +39,7 @@ class Segment(NamedTuple):
 
 
 class ModelFacts(Protocol):
-    """What everybody may know of a model."""
+    """Public facts about a model."""
 
     architecture: str
     vocabulary_size: int
@@ -53,7 +53,7 @@ class ModelFacts(Protocol):
 
     @property
     def device(self) -> object:
-        """Where the model is computed, such as "cpu" or a torch.device. Its str names it."""
+        """The device that computes the model, such as "cpu" or a torch.device. Its str names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +75,13 @@ class MultiStepRunner(Protocol):
         count: int,
         stop_flag: StopFlag,
     ) -> list[list[Choice]]:
-        """What each of up to ``count`` steps, two at least, chooses ``[segments]`` as a draft, each
-        by its rule, each choice appended for the next. Fewer once the ``stop_flag`` is said,
-        which is looked at after each step, once every sequence is seen to have had one of its end
-        tokens, or where logits are not finite; maybe none, and then a step that chooses alone is
-        for it. Pages are there for all but the last; the rules are such that
-        `needs_logits_only`."""
+        """Return a draft's choices ``[segments]`` of each of up to ``count`` steps, at least two.
+        Each choice follows its rule and is appended for the next step.
+
+        There are fewer steps once the ``stop_flag`` is set, which is read after each step; once
+        every sequence has had one of its end tokens; or where logits are not finite. There may be
+        none: the caller then runs a single step. All tokens but the last have pages, and each rule
+        fulfils `needs_logits_only`."""
 
 
 class Backend(Protocol):
@@ -88,28 +89,27 @@ class Backend(Protocol):
 
     @property
     def model(self) -> ModelFacts:
-        """What it computes."""
+        """The model that it computes."""
 
     mark: str
-    """Four hexadecimal digits, of whatever has a part in the logits' bits beside the model
-    itself."""
+    """Four hexadecimal digits: a hash of all that affects the logits' bits besides the model."""
 
     row_multiple: int
-    """What a step's rows cost a multiple of."""
+    """A step costs as much as its rows rounded up to a multiple of this."""
 
     multi_step: bool
-    """Whether steps may follow one another without being asked for, as a draft's do: forwards
-    mostly have one row then."""
+    """True if one request may run several steps, as for a draft: forwards mostly have one row
+    then."""
 
     multi_step_runner: MultiStepRunner | None
-    """Where it can compute several steps in one call."""
+    """A runner that computes several steps in one call, if there is one."""
 
     any_thread: bool
-    """Whether it is all the same by which thread it is asked. OpenMP makes another team for
-    each."""
+    """True if `forward` may be called from any thread. OpenMP makes another team for each
+    thread."""
 
     processors: Processors
-    """That compute a forward, as far as it can tell."""
+    """Processors that compute a forward, as far as the backend can tell."""
 
     warmed_lengths: tuple[int, ...]
     """Lengths of sequences, rising, from which on forwards take other shapes than before."""
@@ -124,8 +124,8 @@ class Backend(Protocol):
         """Copy whole pages, in order."""
 
     def erase_pages(self, pages: list[int]) -> None:
-        """What these pages hold cannot be trusted: it must not reach anything computed from now on.
-        Raises what the device raises, at once, if it cannot compute any more."""
+        """Overwrite pages whose contents cannot be trusted, so that they reach no later result.
+        Raises the device's error at once if it cannot compute any more."""
 
     def forward(self, segments: list[Segment]) -> Logits | BlockedLogits:
         """Logits ``[rows, vocabulary]`` at the segments' wanted rows, one segment after another; in

@@ -1,5 +1,5 @@
-"""What a checkpoint's logits depend on besides the tokens, as one hash: two models with the same
-one give the same bits."""
+"""A hash of all that a checkpoint's logits depend on besides the tokens. Two models with the same
+hash give the same bits."""
 
 from __future__ import annotations
 

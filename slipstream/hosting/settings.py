@@ -68,7 +68,7 @@ class ModelServiceSettings(StructureSettings, ListenSettings):
     threads: int = Field(
         0,
         ge=0,
-        description="threads that compute and choose tokens. 0: torch's own choice. Lower it where draft and verifier share "
+        description="threads that compute and choose tokens. 0: one for each core, or OMP_NUM_THREADS. Lower it where draft and verifier share "
         "the processors",
     )
     kv_memory_mib: float = Field(

@@ -14,8 +14,8 @@ Logits = Stored
 """Rows of logits ``[rows, vocabulary]`` in one piece: float32, or the bits of bfloat16 as int16."""
 
 LOOKED_AT = 2
-"""Tokens, and more where they lie in a cache, are looked at in the time that it takes to weigh
-one."""
+"""Tokens that are searched in the time that it takes to weigh one; more where they lie in a
+cache."""
 
 
 class BlockedLogits:
@@ -45,23 +45,23 @@ class BlockedLogits:
         return floats_of(self.stored if self._is_whole else self.stored[self.indices])
 
     def largest(self) -> list[float]:
-        """Of each row; NaN if any logit is."""
+        """Return the largest logit of each row; NaN if any logit is."""
         return self._largest if self._is_whole else [self._largest[index] for index in self.indices]
 
     def subset(self, indices: Sequence[int]) -> BlockedLogits:
-        """Some of the rows, of which nothing is copied."""
+        """Return some of the rows, without copying them."""
         some = object.__new__(BlockedLogits)
         some.__dict__.update(self.__dict__, indices=self.indices[list(indices)], _is_whole=False)
         return some
 
 
 def block_count(vocabulary_size: int) -> int:
-    """The last may have fewer tokens than others."""
+    """Return the number of blocks. The last may have fewer tokens than others."""
     return -(-vocabulary_size // BLOCK)
 
 
 def in_blocks(logits: Logits | BlockedLogits) -> BlockedLogits:
-    """Logits that nobody has looked at yet, or those that somebody has."""
+    """Return logits with the maxima of their blocks, which are found unless they are known."""
     return logits if isinstance(logits, BlockedLogits) else BlockedLogits(logits)
 
 

@@ -28,7 +28,8 @@ class _Kind(Enum):
 
     GREEDY = 0
     COUPLED = 1
-    """Also the token after a proposal's end under the ratio test: a plain draw from the target."""
+    """A coupled draw. It is also the token after a proposal's end under the ratio test: a plain
+    draw from the target."""
     FILTERED = 2
     """A coupled draw from what filters leave that need a row's whole distribution."""
     DRAWN = 3
@@ -38,8 +39,8 @@ class _Kind(Enum):
 
 
 def choose(logits: Logits | BlockedLogits, rows: Sequence[Row]) -> list[Choice]:
-    """The token each row chooses from ``logits`` ``[rows, vocabulary]``, or its fault. A row
-    depends on no other. Blocks that somebody has looked at already are not looked at again."""
+    """Return the token that each row chooses from ``logits`` ``[rows, vocabulary]``, or its fault.
+    A row depends on no other. Maxima of blocks that are known are not searched again."""
     plain = _plain_kind(rows) if rows else None
     changed = [] if plain is not None else [index for index, row in enumerate(rows) if row.is_processed]
     blocked = in_blocks(logits)
@@ -57,7 +58,8 @@ def choose(logits: Logits | BlockedLogits, rows: Sequence[Row]) -> list[Choice]:
 
 
 def _choose_as_they_are(blocked: BlockedLogits, rows: Sequence[Row], plain: _Kind | None = None) -> list[Choice]:
-    """From logits that are what their rules make of them; ``plain``: as `_plain_kind` has it."""
+    """Choose from logits that their rules have already changed. ``plain`` is the result of
+    `_plain_kind`."""
     largest = blocked.largest()
     if plain is not None and math.isfinite(sum(largest)):
         return _choose(plain, blocked, rows)
@@ -131,8 +133,8 @@ def _plain_kind(rows: Sequence[Row]) -> _Kind | None:
 
 
 def needs_logits_only(rule: SamplingRule, position: int) -> bool:
-    """Whether a choice at ``position`` and any that follows is the likeliest token or a coupled
-    draw of the logits as they are, and of nothing else."""
+    """Return True if a choice at ``position``, and each that follows, is the likeliest token or a
+    coupled draw of the plain logits, and needs nothing else."""
     if position < rule.first_end_position:
         return False
     return not (rule.changes_logits or rule.structure is not None or needs_distribution(rule) or rule.draws_ratios)

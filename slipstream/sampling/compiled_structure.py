@@ -30,7 +30,7 @@ class Compiled:
 
     @property
     def is_spent(self) -> bool:
-        """Whether no sound copy can be made any more. It looks only after a matcher failed."""
+        """True if no sound copy can be made any more. It is checked only after a matcher failed."""
         with self._lock:
             if self._is_doubtful:
                 self._is_doubtful = False

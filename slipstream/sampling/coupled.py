@@ -25,7 +25,7 @@ _CANDIDATE_SLACK = 3.0
 """The same where a draft wants to know what else may be chosen: in one row of twenty it is
 something further off."""
 _SEARCH_LOGITS = 16 * 1024
-"""That the search for a row's best token takes as long as to weigh, whatever the vocabulary."""
+"""Logits that take as long to weigh as the search for a row's best token, for any vocabulary."""
 
 
 def choose_coupled(

@@ -26,8 +26,8 @@ class LogitsNotFiniteError(SlipstreamError):
 
 
 def fault_of(largest: float, position: int) -> SlipstreamError | None:
-    """What is wrong with a row whose ``largest`` filtered logit is this, NaN if any of them is;
-    None if nothing is."""
+    """Return the fault of a row by its ``largest`` filtered logit, which is NaN if any logit is;
+    None if there is no fault."""
     if math.isfinite(largest):
         return None
     if largest == -math.inf:

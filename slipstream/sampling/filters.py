@@ -46,8 +46,8 @@ def _filter(row: Floats32, rule: SamplingRule) -> None:
 
 
 def _keep_top_n_sigma(row: Floats32, n: float) -> None:
-    """Keep logits within ``n`` standard deviations of the largest one: Tang et al., "Top-nσ: Not All
-    Logits Are You Need" (2024). Tokens that are already removed do not count."""
+    """Keep logits within ``n`` standard deviations of the largest one: Tang et al., "Top-nσ: Not
+    All Logits Are You Need" (2024). Tokens that are already removed do not count."""
     left = row[np.isfinite(row)].astype(np.float64)
     row[row < left.max() - n * left.std()] = -np.inf
 

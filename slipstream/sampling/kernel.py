@@ -1,11 +1,10 @@
-"""All of choosing that is compiled: the field of noise, the search of each row for its best token,
-what rules make of logits.
+"""Compiled code that chooses tokens: the field of noise, the search of each row for its best token,
+and the changes that rules make to logits.
 
-It is one file, and imports nothing of ours: Numba keeps what it has compiled by the file that a
-function is in, and would go on with old code if something that is compiled into it had changed in
-another. Sums keep their order and products are not fused into them (no fast-math), so that a loop's
-bits are the same on every processor. Compiled code lets go of Python's lock: who waits on the event
-loop does not wait for a choice.
+It is one file, and imports nothing of this project. Numba stores compiled code by the file of its
+function, and would not notice that a function of another file has changed. Sums keep their order
+and products are not fused into them (no fast-math), so that a loop's bits are the same on every
+processor. Compiled code releases Python's lock: the event loop does not wait for a choice.
 
 **The noise.** A number for each (seed, position, token), the same on every machine. A token's noise
 is an arrival time, exponential with mean 1 and independent of all others. The token with the
@@ -15,14 +14,14 @@ smallest ``arrival * exp(-logit)`` is a draw from the logits' softmax, and so is
 This is version 2 (`slipstream.sampling.rule.SAMPLING_VERSION`). The field is drawn in blocks of
 `BLOCK` tokens, so that a few numbers tell which of 128,000 tokens can win at all. The first of n
 independent arrivals is exponential with mean 1/n; which token's it is is uniform; and the others
-come after it as if they began anew, for arrivals have no memory. So a block's first arrival, its
+come after it as if they began then, for arrivals have no memory. So a block's first arrival, its
 token, and the time of its second are drawn alone, and the others' only where a block has to be
 opened.
 
 Words come from Philox4x64-10 (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1,
-2, 3", SC 2011): the key is (seed, 0), the counter (1 + index / 4, position, domain, 0), and index
-modulo 4 picks one of the counter's four words. Always computed on the CPU in float64, whatever
-device the logits come from, so that no device's logarithm changes a text.
+2, 3", SC 2011). The key is (seed, 0) and the counter (1 + index / 4, position, domain, 0). The
+index modulo 4 picks one of the counter's four words. Noise is always computed on the CPU in
+float64, also for logits of another device, so that no device's logarithm changes a text.
 
 **The search.** No row is searched token by token. A block's largest logit and its first arrival
 bound what any of its tokens can reach: blocks that cannot beat the best token found so far stay
@@ -61,12 +60,12 @@ def compiled(function: Function) -> Function:
     """A function compiled to machine code, once for each combination of argument types."""
     try:
         return cast(Function, numba.njit(nogil=True, cache=True)(function))
-    except RuntimeError:  # there is no folder to keep it in: compiled anew by each process then
+    except RuntimeError:  # there is no folder to keep it in: each process then compiles for itself
         return cast(Function, numba.njit(nogil=True)(function))
 
 
 MACHINE = (numba.__version__, sys.version, llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
-"""What stored code is for, beside its sources."""
+"""Facts, besides its sources, that stored code depends on."""
 
 
 def _multiply_high(context: Any, first: Any, second: Any) -> tuple[Any, Any]:
@@ -112,7 +111,7 @@ float_of = intrinsic(_float)
 """The float32 of which an int32 has the bits."""
 
 leading_zeros = intrinsic(_leading_zeros)
-"""How many zeros a uint64 begins with: 64 where it is zero."""
+"""The number of zeros that a uint64 begins with: 64 where it is zero."""
 
 
 Floats = NDArray[np.float64]
@@ -123,15 +122,15 @@ BLOCK = 64
 
 
 class Domain(IntEnum):
-    """What a word is for, so that no two uses ever share one."""
+    """The use of a random word, so that no two uses ever share one."""
 
     FIRST = 0
-    """How long one waits for a block's first token, and which it is. The index is the block's
+    """The time of a block's first token, and which token it is. The index is the block's
     number."""
     SECOND = 1
-    """How long one then waits for its second."""
+    """The time from a block's first token to its second."""
     OTHERS = 2
-    """How long one waits for a token of an opened block. The index is the token's id."""
+    """The time of a token of an opened block. The index is the token's id."""
     PROPOSAL = 3
     """The draft's own token under the ratio test."""
     ACCEPTANCE = 4
@@ -177,15 +176,16 @@ def first_arrival(word: np.uint64) -> float:
 
 @compiled
 def most_noise(word: np.uint64) -> float:
-    """What minus the logarithm of a block's `first_arrival` is at most, without one: -log u is at
-    least 1 - u, and that is more than 2^-(n + 1) where n is how many ones the word begins with.
-    Near the largest word it may be less by rounding."""
+    """Return a bound of minus the logarithm of a block's `first_arrival`, without a logarithm.
+
+    -log u is at least 1 - u, and that is more than 2^-(n + 1) where the word begins with n ones.
+    Near the largest word the bound may be less by rounding."""
     return _LOG_BLOCK + _LOG_2 * (1 + np.float64(leading_zeros(~word)))
 
 
 @compiled
 def first_place(word: np.uint64) -> int:
-    """Which of a block's tokens arrives first, by the block's word."""
+    """Return the token of a block that arrives first, by the block's word."""
     return np.int64(word & _PLACE_MASK)  # type: ignore[return-value] # numpy's integers are integers where this runs
 
 
@@ -324,9 +324,9 @@ def _largest_of(block: Stored) -> np.float32:
 
 @compiled
 def find_maxima(stored: Stored, maxima: Floats32, largest: Floats32, start: int, end: int) -> None:
-    """Of the rows from ``start`` to before ``end`` of ``stored`` ``[rows, vocabulary]``, write the
-    largest logit of each block to ``[rows, blocks]``, and that of each row to ``[rows]``, NaN if
-    any is."""
+    """Write the largest logit of each block to ``maxima`` ``[rows, blocks]``, and of each row to
+    ``largest`` ``[rows]``, for rows from ``start`` to before ``end`` of ``stored`` ``[rows,
+    vocabulary]``. It is NaN if any logit is."""
     whole = stored.shape[1] // BLOCK
     for at in range(start, end):
         row = stored[at]
@@ -392,8 +392,8 @@ def _mass(
 
 @compiled
 def _kth_of(ordered: Ints32, count: int) -> np.float32:
-    """Of numbers that are written as `_ordered` integers the ``count``-th largest, by halving where
-    it may be."""
+    """Return the ``count``-th largest of numbers that are given as `_ordered` integers, by
+    bisection."""
     least, most = -(2**31), 2**31 - 1
     while least < most:
         middle = (least + most + 1) // 2
@@ -658,7 +658,7 @@ def _forbid_others(row: Floats32, allowed: Ints, own: Floats32, is_touched: Mask
 
 @compiled
 def _find_again(row: Floats32, own: Floats32, is_touched: Mask) -> None:
-    """Of a row of which some blocks have been touched their maxima."""
+    """Find the maxima of a row's blocks that have been touched."""
     bits, whole = row.view(np.int32), len(row) // BLOCK
     for block in range(len(own)):
         if is_touched[block]:
@@ -689,14 +689,14 @@ def process_rows(
     first_end_position: int,
     allowed: Ints,
 ) -> None:
-    """Rows of one rule and context, by rising positions: from those of ``stored`` at ``sources``
-    what the rule makes of them is written to those of ``processed`` at ``targets``, float32, and to
-    its maxima, which are found anew where it touched one.
+    """Apply a rule to rows of one context, by rising positions. Rows of ``stored`` at ``sources``
+    are read. Rows of ``processed`` at ``targets`` are written, float32, and so are their maxima,
+    which are found again for the blocks that the rule touched.
 
-    In transformers' order, each step where it is on: biases; what has occurred, for ``repetition``
-    from the context's beginning, for ``frequency`` and ``presence`` from ``first_counted`` on; then
-    what must not be chosen, the ``ends`` before ``first_end_position``; and, if any are listed, all
-    but the ``allowed``. Tokens beyond the vocabulary have no logit.
+    The order is transformers': biases; then penalties for tokens that have occurred, ``repetition``
+    from the context's beginning, ``frequency`` and ``presence`` from ``first_counted`` on. Then the
+    ``banned`` tokens are removed, the ``ends`` before ``first_end_position``, and, if any are
+    listed, all but the ``allowed``. Tokens beyond the vocabulary have no logit.
     """
     size, repeats, counts = processed.shape[1], repetition != 1, frequency != 0 or presence != 0
     occurred, occurrences = np.zeros(size * repeats, dtype=np.int32), np.empty(len(context) * repeats, dtype=np.int64)

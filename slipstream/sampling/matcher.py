@@ -104,8 +104,7 @@ class Matcher:
 
     @property
     def _state(self) -> LLMatcher:
-        """Where the tokens led. StructureFailedError if no sound state can be made to begin
-        with."""
+        """The state after the tokens. StructureFailedError if no sound first state can be made."""
         if self._now is None:
             self._now = self._compiled.copy(self._budget)
         return self._now
@@ -115,7 +114,7 @@ class Matcher:
         return bool(self._tokens) and self._vocabulary.is_end(self._tokens[-1])
 
     def _consume(self, tokens: list[int]) -> int:
-        """How many of the tokens fit; those are consumed."""
+        """Consume the tokens that fit, and return how many they are."""
         if not tokens or self._ended:
             return 0
         # The library would take a token without bytes anywhere.
@@ -151,8 +150,8 @@ class Matcher:
             self._sound(lambda state: state.compute_bitmask(), self._state)
 
     def _computed(self, compute: Callable[[LLMatcher], Result], token_count: int = 0) -> Result:
-        """What the library computes, paid for with processor time. What cannot be paid leaves the
-        state as it is."""
+        """Return what the library computes, and charge its processor time. If the budget is too
+        small, the state stays as it is."""
         self._budget.earn(token_count)
         state = self._state  # a first one charges for itself
         with self._at_work():
@@ -213,7 +212,7 @@ def _bits_and_end(state: LLMatcher) -> tuple[bytes | None, bool]:
 
 
 def _replayed_carefully(state: LLMatcher, text: Iterable[int]) -> bool:
-    """Whether all of a text was followed, a mask for each token, in the time that may take."""
+    """Return True if all of a text was followed in its time, with a mask for each token."""
     last = time.thread_time() + _MOST_REPLAY_SECONDS
     for token in text:
         if time.thread_time() > last:

@@ -1,4 +1,4 @@
-"""What following one structure through one turn may take."""
+"""The processor time that one structure may take in one turn."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What comes out of choosing a token apart from the token, and how it is asked for. Plain values
-without torch or numpy."""
+"""Results of choosing a token besides the token, and requests for them. They are plain values
+without numpy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TokenDistribution:
 
 @dataclass(frozen=True, slots=True)
 class LogprobRequest:
-    """Which log-probabilities are wanted: of the chosen tokens with ``top_count`` likeliest ones
+    """A request for log-probabilities: of the chosen tokens with ``top_count`` likeliest ones
     beside each, and with ``prompt`` of the tokens before them too, from the second on."""
 
     top_count: int
@@ -43,8 +43,8 @@ class TokenLogprobs:
 
 
 def distribution_fault(token: int, distribution: TokenDistribution, vocabulary_size: int) -> str | None:
-    """What is wrong with the distribution a proposed token is said to be drawn from; None if
-    nothing is."""
+    """Return the fault of the distribution that a proposed token is said to be drawn from; None if
+    there is none."""
     tokens, probabilities = distribution.tokens, distribution.probabilities
     if len(tokens) != len(probabilities) or len(set(tokens)) != len(tokens):
         return "must have one probability for each of its tokens, each token once"

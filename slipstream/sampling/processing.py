@@ -1,5 +1,5 @@
-"""What rules make of logits before they are sampled from: they look at tokens, and greedy rows have
-it done to them too.
+"""Changes that rules make to logits before sampling. They look at tokens, and apply to greedy rows
+too.
 
 In transformers' order: logit bias, penalties, banned tokens, end tokens held back, allowed tokens,
 structure. Repetition is as in transformers, over the whole context; frequency and presence as in
@@ -79,7 +79,7 @@ def _key(row: Row) -> tuple[int, int]:
 
 
 def _groups(rows: Sequence[Row]) -> list[_Group]:
-    """Of rows that lie by their keys."""
+    """Group rows that are sorted by their keys."""
     contexts: dict[int, Ints] = {}
     groups: list[_Group] = []
     for _, members in groupby(enumerate(rows), lambda each: _key(each[1])):

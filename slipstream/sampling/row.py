@@ -25,7 +25,7 @@ class Proposed:
 
 @dataclass(slots=True)
 class Row:
-    """What one row of logits chooses: the token at absolute ``position``, by ``rule``, after
+    """A row of logits, which chooses the token at absolute ``position``, by ``rule``, after
     ``context[:position]``.
 
     ``allowed`` is what the rule's structure allows here. Under a structure a row without it is
@@ -44,12 +44,12 @@ class Row:
 
     @property
     def is_void(self) -> bool:
-        """Whether nothing can be chosen here."""
+        """True if nothing can be chosen here."""
         return self.allowed is None and self.rule.structure is not None
 
     @property
     def is_processed(self) -> bool:
-        """Whether its rule changes its logits before they are sampled from."""
+        """True if the rule changes the row's logits before sampling."""
         return self.position < self.rule.first_end_position or self.allowed is not None or self.rule.changes_logits
 
 

@@ -1,5 +1,5 @@
-"""What a turn asks of sampling. Never imports torch: the orchestrator validates and resolves with
-it."""
+"""Sampling rules of turns. The orchestrator validates and resolves them, so this module imports no
+large library."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from slipstream.sampling.structure import Structure
 from slipstream.sampling_fields import SAMPLING_FIELDS, CompleteSamplingFields, values_of
 
 SAMPLING_VERSION = 2
-"""Of how tokens are chosen: noise, filters and their order. A seed's text changes when it does, and
-must not without it."""
+"""Version of how tokens are chosen: noise, filters and their order. A seed's text may change only
+with it."""
 
 MAX_LOGIT_BIAS = 100.0
 DEFAULT_PROPOSAL_TOP_K = 64
@@ -29,7 +29,7 @@ parsed."""
 
 
 class Acceptance(Enum):
-    """How the target decides on a proposal: see `slipstream.sampling.coupled` and
+    """The way in which the target decides on a proposal: see `slipstream.sampling.coupled` and
     `slipstream.sampling.ratio`."""
 
     COUPLED = "coupled"
@@ -80,11 +80,10 @@ class Listed(NamedTuple):
 class SamplingRule(CompleteSamplingFields):
     """The rule by which the target chooses the tokens of one turn, with nothing left open.
 
-    ``temperature`` 0 is greedy. Each sampling field is off at the value that `SAMPLING_FIELDS` names,
-    and so is an empty ``allowed_token_ids``. ``end_token_ids`` are not chosen at absolute positions before
-    ``first_end_position``. Presence and frequency are counted, and the structure begins, at
-    absolute position ``first_generated_position``.
-    """
+    ``temperature`` 0 is greedy. Each sampling field is off at the value that `SAMPLING_FIELDS`
+    names, and so is an empty ``allowed_token_ids``. ``end_token_ids`` are not chosen at absolute
+    positions before ``first_end_position``. Presence and frequency are counted, and the structure
+    begins, at absolute position ``first_generated_position``."""
 
     end_token_ids: tuple[int, ...] = ()
     first_end_position: int = 0
@@ -98,18 +97,18 @@ class SamplingRule(CompleteSamplingFields):
 
     @property
     def draws_ratios(self) -> bool:
-        """Whether proposals carry their distributions: greedy choices are the same under either
+        """True if proposals carry their distributions. Greedy choices are the same under either
         acceptance."""
         return self.acceptance is Acceptance.RATIO and self.temperature > 0
 
     @property
     def penalises(self) -> bool:
-        """Whether it looks at what has occurred."""
+        """True if the rule depends on the tokens before."""
         return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
 
     @property
     def changes_logits(self) -> bool:
-        """Whether it changes every row's logits before they are sampled from."""
+        """True if the rule changes every row's logits before sampling."""
         return self.penalises or bool(self.logit_bias or self.banned_token_ids or self.allowed_token_ids)
 
     @cached_property
@@ -119,8 +118,8 @@ class SamplingRule(CompleteSamplingFields):
 
     @cached_property
     def listed(self) -> Listed:
-        """Its lists, for whoever changes logits by them: rows of many rounds are chosen by one
-        rule, and to make an array of 8,192 tokens takes longer than what it is for."""
+        """The rule's lists as arrays. They are made once, for one rule chooses the rows of many
+        rounds, and making an array of 8,192 tokens takes longer than using it."""
         return Listed(
             np.array(sorted(self.end_token_ids), dtype=np.int64),
             np.array(self.allowed_token_ids, dtype=np.int64),
@@ -151,7 +150,7 @@ def numbers_of(rules: Sequence[SamplingRule]) -> NDArray[np.void]:
 
 
 def sampling_violations(rule: SamplingRule) -> list[FieldViolation]:
-    """What is wrong with a rule; empty if nothing is. NaN is never right."""
+    """Return the faults of a rule; empty if there are none. NaN is always a fault."""
     violations = [
         FieldViolation(name, f"{field.requirement}, but is {getattr(rule, name)}")
         for name, field in SAMPLING_FIELDS.items()

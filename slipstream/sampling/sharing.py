@@ -1,8 +1,8 @@
 """Rows that several threads choose for: compiled code lets go of Python's lock, and a row depends
-on no other, so that who computes it changes no bit.
+on no other, so that the thread that computes it changes no bit.
 
-Rows are handed out in pieces, to the caller first. Nobody waits for a thread that has not begun:
-where somebody else has its core, the caller does all of the work itself.
+Rows are handed out in pieces, to the caller first. The caller never waits for a thread that has
+not begun: where another process has its core, the caller does all of the work itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MOST_THREADS = 8
 
 
 class _Helpers:
-    """Those of this process."""
+    """Helper threads of this process."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -68,7 +68,7 @@ def share_rows(work: Callable[[int, int], object], row_count: int, row_logits: i
 
 
 def _next_of(starts: deque[int]) -> int | None:
-    """None if there is none; to look before would be to be overtaken."""
+    """Return the next row, or None. Another thread may take the last one at any moment."""
     try:
         return starts.popleft()
     except IndexError:

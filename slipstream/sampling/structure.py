@@ -1,5 +1,5 @@
-"""What a turn's text must be: a JSON schema, a regex, one of some choices, a grammar. Pure data,
-checked elsewhere.
+"""Structures that a turn's text must follow: a JSON schema, a regex, some choices or a grammar.
+They are pure data and are checked elsewhere.
 
 slipstream.sampling.structure_compiler gives it its meaning; this module is safe to import
 everywhere.
@@ -24,7 +24,7 @@ terminals in it: they need memory by their square."""
 
 
 class StructureKind(Enum):
-    """How the source of a structure is written. All of them describe the whole text of a turn.
+    """The language of a structure's source. All of them describe the whole text of a turn.
 
     ``JSON_SCHEMA``: a schema of draft 2020-12 (4 to 2019-09 by ``$schema``); keywords that cannot
     be enforced are refused. ``REGEX``: Rust's regex syntax, Unicode, without look-around and
@@ -41,8 +41,8 @@ class StructureKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """What the text of a turn must be. Two structures are equal if their sources are, to the
-    letter."""
+    """A structure that the text of a turn must follow. Two structures are equal if their sources
+    are, to the letter."""
 
     kind: StructureKind
     source: str

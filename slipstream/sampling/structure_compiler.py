@@ -81,7 +81,7 @@ class StructureCompiler:
         return Matcher(self._known(structure) or self.validate(structure), self._vocabulary, budget)
 
     def compile(self, structure: Structure) -> Compiled:
-        """What `validate` does, without keeping what comes of it."""
+        """Compile a structure as `validate` does, without keeping it."""
         grammar = grammar_of(structure)
         tokenizer = self._vocabulary.tokenizer
 
@@ -138,8 +138,8 @@ _here = threading.local()
 
 
 def on_deep_stack(work: Callable[[], Result]) -> Result:
-    """What ``work`` returns, on a thread whose stack holds what the library recurses; this one if
-    it is such a thread."""
+    """Call ``work`` on a thread whose stack is deep enough for the library's recursion, which may
+    be this one, and return its result."""
     if getattr(_here, "is_deep", False):
         return work()
     future: Future[Result] = Future()

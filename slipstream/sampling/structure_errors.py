@@ -1,4 +1,4 @@
-"""What structures are refused for, before and while they are followed."""
+"""Reasons for which structures are refused, before and while they are followed."""
 
 from __future__ import annotations
 

@@ -25,10 +25,10 @@ _BYTES_A_CHECK = 256
 """A longer pattern counts so many times more where it is compared with one key after another."""
 
 _DATA = "const", "enum", "default", "examples"
-"""What a schema holds that is no schema."""
+"""Keys of a schema whose values are no schemas."""
 
 _NAMED = "properties", "patternProperties", "$defs", "definitions"
-"""What holds schemas by names."""
+"""Keys of a schema whose values are schemas by names."""
 
 
 class _Checks:
@@ -97,8 +97,8 @@ def _rewritten(schema: dict[str, Any], patterns: dict[str, Any], checks: _Checks
 
 
 def _leaves_keys(pattern: str, names: Sequence[str]) -> bool:
-    """Whether a pattern matches another key than these, or cannot be compiled, which is said
-    elsewhere."""
+    """Return True if a pattern matches another key than these, or cannot be compiled, which another
+    check reports."""
     state = _state(
         {
             "type": "object",
@@ -128,5 +128,5 @@ def _can_go_on(state: LLMatcher) -> bool:
 
 @functools.cache
 def _tokenizer() -> LLTokenizer:
-    """Its tokens are bytes."""
+    """Return a tokenizer whose tokens are bytes."""
     return LLTokenizer("byte")

@@ -97,7 +97,7 @@ def _choices(source: str) -> list[str]:
 
 
 def _json(source: str) -> Any:
-    """What a source of JSON says. An escape of half a surrogate pair is JSON, but no text can have
+    """Parse a source of JSON. An escape of half a surrogate pair is JSON, but no text can have
     it."""
     try:
         value = json.loads(source)

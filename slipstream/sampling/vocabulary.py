@@ -30,11 +30,11 @@ class Vocabulary:
         return len(self.text)
 
     def is_text(self, token: int) -> bool:
-        """Whether a token stands for bytes of text."""
+        """Return True if a token stands for bytes of text."""
         return 0 <= token < len(self.text) and bool(self.text[token])
 
     def is_end(self, token: int) -> bool:
-        """Whether a token ends a text."""
+        """Return True if a token ends a text."""
         return 0 <= token < len(self.end) and bool(self.end[token])
 
 

@@ -31,7 +31,7 @@ _SHAPE = """
     hidden_size head_count kv_head_count head_size feed_forward vocabulary_columns layer_count bf16 quantised
     embedding final_norm head epsilon rotation_scale attention_scale
 """.split()
-"""What a step says of its model as the model says it."""
+"""Fields that a `records.STEP` takes over from the model."""
 
 
 class CompiledBackend:
@@ -54,7 +54,7 @@ class CompiledBackend:
         in_matrices = _in_matrices(model)
         most_queries = MATRIX_ROWS if in_matrices else TILE_ROWS
         self._most_rows = max(1, most_queries // (model.head_count // model.kv_head_count))
-        """Of a part of attention: all of its queries of a key head are a tile's rows."""
+        """Most rows of a part of attention: all of its queries of a key head are a tile's rows."""
         self._memory: np.ndarray = np.empty((0, 0, 0))
         self._workspace = Workspace(model, threads)
         self._step = np.zeros((), STEP)
@@ -107,7 +107,7 @@ class CompiledBackend:
 
 
 def _in_matrices(model: Decoder) -> bool:
-    """Whether the processor's matrix unit computes it."""
+    """Return True if the processor's matrix unit computes the model."""
     return HAS_MATRICES and model.bf16
 
 

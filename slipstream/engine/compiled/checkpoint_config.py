@@ -29,7 +29,7 @@ class Family:
     architecture: str
     fields: Mapping[str, Any]
     biases: Mapping[str, str] = field(default_factory=dict)
-    """Which key says that a matrix has a bias; empty: it always has one."""
+    """The key that says whether a matrix has a bias; empty if it always has one."""
     has_head_norms: bool = False
 
 
@@ -90,7 +90,7 @@ FAMILIES: dict[str, Family] = {
 }
 
 _BASE = {"chunk_size_feed_forward": 0, "is_encoder_decoder": False}
-"""What transformers' base class adds to every config, as far as it counts in a fingerprint."""
+"""Keys that transformers' base class adds to every config and that count in a fingerprint."""
 
 _DROPPED = frozenset(
     """
@@ -195,7 +195,7 @@ class CheckpointConfig:
 
     @property
     def ties_head(self) -> bool:
-        """Whether the embedding is the output matrix too."""
+        """True if the embedding is the output matrix too."""
         return bool(self.read["tie_word_embeddings"])
 
     def shape(self, page_size: int) -> Shape:

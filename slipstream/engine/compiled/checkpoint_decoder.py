@@ -1,4 +1,4 @@
-"""Packs the weights of a checkpoint for compiled forwards: Llama's family, by transformers' names."""
+"""Packs the weights of a checkpoint of Llama's family for compiled forwards."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from slipstream.sampling.blocks import floats_of
 from slipstream.sampling.kernel import Floats32
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
-"""Of one shape: RMS norms, rotary positions, a gated feed-forward by silu, at times biases, or
-norms of queries and keys."""
+"""Classes of one shape: RMS norms, rotary positions and a feed-forward gated by silu. Some have
+biases, or norms of queries and keys."""
 
 EMBEDDING, NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What a compiled forward knows of a checkpoint besides its weights."""
+    """The numbers of a checkpoint's model, without its weights."""
 
     architecture: str
     vocabulary_size: int
@@ -42,11 +42,11 @@ class Shape:
     head_count: int
     kv_head_count: int
     epsilon: float
-    """Of RMS norms."""
+    """Epsilon of RMS norms."""
     attention_scale: float
     rotation_scale: float
     frequencies: Floats32
-    """Of rotary positions: ``[head size / 2]``."""
+    """Frequencies of rotary positions: float32 ``[head size / 2]``."""
     windows: tuple[int, ...]
     """Keys that a query of each layer sees at most, 0 for all."""
 

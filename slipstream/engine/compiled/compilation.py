@@ -14,8 +14,8 @@ from slipstream.sampling.kernel import compiled_folder
 
 
 def compile_for(kinds: Sequence[str], *, multi_step: bool) -> None:
-    """Compile the walk through the layers, tiles of these ``kinds`` and choosing; for a draft, which
-    is ``multi_step``, what follows each of its steps too.
+    """Compile the walk through the layers, tiles of these ``kinds`` and choosing. For a
+    draft, which is ``multi_step``, compile what follows each of its steps too.
 
     A draft and a verifier that start together begin with different halves.
     """

@@ -1,5 +1,5 @@
-"""What a compiled forward knows of a model, and how weights lie for products. `checkpoint_decoder`
-and `gguf_decoder` read it."""
+"""A model's facts and packed weights, as compiled forwards use them. `checkpoint_decoder` and
+`gguf_decoder` fill them in."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slipstream.sampling.rule import LengthDefaults, SamplingDefaults
 
 
 class NotCompiledError(Exception):
-    """A model that another backend has to serve, and why."""
+    """A model that another backend has to serve. The message says why."""
 
 
 class Decoder:
@@ -30,9 +30,9 @@ class Decoder:
     weights_fingerprint: str
 
     bf16: bool
-    """Whether it computes in bfloat16."""
+    """True if the model computes in bfloat16."""
     quantised: bool
-    """Whether its matrices are in eight bits."""
+    """True if the matrices are in eight bits."""
     head_size: int
     head_count: int
     kv_head_count: int
@@ -42,7 +42,7 @@ class Decoder:
     attention_scale: float
     rotation_scale: float
     frequencies: np.ndarray
-    """Of rotary positions: float32 ``[head size / 2]``."""
+    """Frequencies of rotary positions: float32 ``[head size / 2]``."""
     embedding: int
     final_norm: int
     head: int
@@ -52,16 +52,16 @@ class Decoder:
 
     def __init__(self) -> None:
         self._kept: list[np.ndarray] = []
-        """What addresses are of."""
+        """Arrays whose addresses compiled code uses."""
 
     @property
     def layer_count(self) -> int:
-        """How many it has."""
+        """Number of layers."""
         return len(self.layers)
 
     @property
     def bytes_per_token(self) -> int:
-        """Of keys and values."""
+        """Bytes of keys and values for each token."""
         return self.layer_count * self.kv_head_count * self.head_size * 2 * (2 if self.bf16 else 4)
 
     def _hold(self, values: np.ndarray) -> int:
@@ -78,7 +78,7 @@ class Decoder:
 
 
 def refuse_odd_sizes(head_size: int, hidden_size: int, feed_forward: int) -> None:
-    """NotCompiledError for sizes that are no whole tiles."""
+    """Raise NotCompiledError for sizes that are no whole tiles."""
     sizes = {"head size": head_size, "hidden_size": hidden_size, "intermediate_size": feed_forward}
     odd = [f"{name} {size}" for name, size in sizes.items() if size % TILE_COLUMNS]
     if odd:
@@ -86,7 +86,7 @@ def refuse_odd_sizes(head_size: int, hidden_size: int, feed_forward: int) -> Non
 
 
 def refuse_odd_pages(page_size: int) -> None:
-    """NotCompiledError for pages that are not whole blocks."""
+    """Raise NotCompiledError for pages that are not whole blocks."""
     if page_size % LANES:
         raise NotCompiledError(f"its pages are to have {page_size} tokens, no multiple of {LANES}")
 

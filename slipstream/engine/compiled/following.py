@@ -1,5 +1,6 @@
-"""What comes after a step of a run: each row's choice, and the step that begins with it. All of a
-draft's steps are then one call: between two of them Python would take as long as they do.
+"""Choosing after a step of a run, and setting up the step that begins with each row's choice.
+
+All of a draft's steps are then one call: between two of them Python would take as long as they do.
 
 What is chosen is what `slipstream.sampling.choose` would choose, by the same code. A function of
 its own, as tiles are: a verifier's walk needs none of it.
@@ -83,7 +84,7 @@ def _is_end(run: Any, row: int, token: int) -> bool:
 @compiled
 def _choose(step: Any, run: Any, index: int, row: int) -> bool:
     """Write a row's best two tokens, their scores and the first one's log-probability. False if its
-    logits are not finite: whoever runs this step by itself sees why."""
+    logits are not finite: the caller then runs this step alone, which says why."""
     stored = carray(pointer(step.logits + 4 * row * step.vocabulary_columns), (1, run.vocabulary_size), np.int32)
     maxima = carray(pointer(run.maxima), (1, (run.vocabulary_size + BLOCK - 1) // BLOCK), np.float32)
     largest = carray(pointer(run.largest), (1,), np.float32)

@@ -187,7 +187,7 @@ _follow = operation(types.int64, (types.int64,) * 3, _call_following)
 
 
 def phase_count(layer_count: int) -> int:
-    """Of a forward."""
+    """Return the number of phases in a forward."""
     return layer_count * _PHASES_OF_A_LAYER + 3
 
 
@@ -214,6 +214,7 @@ def _entry_of(made_of: str) -> Callable[..., Any]:
 
 @functools.cache
 def compiled_walk() -> Walk:
-    """What a team's threads call with a step's place and their number; a helper returns when its
-    team ends. Compiling it for the first time on a machine takes twenty seconds or so."""
+    """Return the function that a team's threads call with a step's place and their number. A helper
+    returns when its team ends. Compiling it for the first time on a machine takes twenty seconds or
+    so."""
     return cast(Walk, keep(types.void(types.int64, types.int64), _entry_of(made_of())).ctypes)

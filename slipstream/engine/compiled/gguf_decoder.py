@@ -1,5 +1,4 @@
-"""What a compiled forward reads of a GGUF file: its shape, and its weights as they lie for
-products."""
+"""Reads a GGUF file for compiled forwards: its shape, and its weights packed for products."""
 
 from __future__ import annotations
 
@@ -30,14 +29,15 @@ from slipstream.engine.gguf_metadata import read_metadata
 from slipstream.engine.gguf_vocabulary import GgufVocabulary
 
 _ARCHITECTURES = ("llama", "qwen2", "qwen3")
-"""Of the shape of `checkpoint_decoder.ARCHITECTURES`; Mistral's are llama's there."""
+"""Architectures of the shape of `checkpoint_decoder.ARCHITECTURES`. Mistral's models are llama's
+here."""
 
 _HALVES_TURN = "llama"
-"""Whose queries and keys the converter has put in another order: pairs that turn together are
+"""The architecture whose queries and keys the converter reorders: pairs that turn together are
 neighbours."""
 
 _TYPES = {"F32": "f32", "BF16": "bf16", "Q8_0": "q8_0"}
-"""Of matrices, and what we call them."""
+"""Types of matrices, and our names for them."""
 
 _FOLLOWED = {
     "attention.head_count",
@@ -185,7 +185,7 @@ class GgufDecoder(Decoder):
         return said
 
     def _frequencies(self) -> np.ndarray:
-        """As transformers has them, over the file's factors if it has some."""
+        """Return transformers' frequencies, divided by the file's factors if it has some."""
         base = float(self._said("rope.freq_base") or 10000.0)
         size = self.head_size
         factors = self._tensors.pop("rope_freqs.weight", None)
@@ -236,8 +236,8 @@ class GgufDecoder(Decoder):
         return data.view(np.uint16) if self.bf16 else data
 
     def _packed(self, matrix: np.ndarray) -> tuple[int, int]:
-        """Where a matrix lies for products, and how many outputs it has with those that fill it
-        up."""
+        """Keep a matrix as products read it. Return its address, and how many outputs it has with
+        those that fill it up."""
         if not self.quantised:
             return self._hold_matrix(matrix)
         missing = -len(matrix) % TILE_COLUMNS

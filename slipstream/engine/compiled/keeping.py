@@ -28,8 +28,8 @@ _MADE_OF = """
 def made_of() -> str:
     """Return a hash of the sources of all that is compiled, and of what Numba does not know.
 
-    That is whether the system lets us use all of the processor, and which sampling fields there are.
-    """
+    That is whether the system lets us use all of the processor, and which sampling fields there
+    are."""
     return hashlib.sha256(
         b"".join([BF16_INSTRUCTION.encode(), repr(NUMBERS).encode(), *(file.read_bytes() for file in _sources())])
     ).hexdigest()
@@ -50,5 +50,5 @@ def keep(signature: Any, function: Callable[..., Any]) -> Any:
     compile_it = functools.partial(numba.cfunc, signature, nopython=True)
     try:
         return compile_it(cache=True)(function)
-    except RuntimeError:  # there is no folder to keep it in: compiled anew by each process then
+    except RuntimeError:  # there is no folder to keep it in: each process then compiles for itself
         return compile_it()(function)

@@ -30,8 +30,9 @@ Function = TypeVar("Function", bound=Code)
 
 
 def compiled(function: Function) -> Function:
-    """A function for compiled code alone: called from Python it would crash, for without wrappers it
-    compiles faster. What is kept on disk is the whole that it becomes part of (`forward`)."""
+    """Mark a function for compiled code alone. It has no wrappers, so that it compiles faster, and
+    a call from Python would crash. The whole that it becomes part of is kept on disk
+    (`forward`)."""
     return cast(
         Function,
         numba.njit(nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(function),
@@ -53,8 +54,8 @@ _vector, _address, _number, _count = _Vector(), types.int64, types.float32, type
 
 
 def operation(result: Any, arguments: tuple[Any, ...], build: Code) -> Any:
-    """What compiled code may call: ``build`` is given LLVM's builder and as many values as there
-    are ``arguments``."""
+    """Return an operation that compiled code may call. ``build`` is given LLVM's builder and as
+    many values as there are ``arguments``."""
 
     def typed(*_: Any) -> tuple[Any, Code]:
         def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -163,8 +164,8 @@ def _larger(builder: Any, first: Any, second: Any) -> Any:
 
 
 def _exponential(builder: Any, exponent: Any) -> Any:
-    """As Cephes' expf has it (Moshier 1989): a power of two and a polynomial, to two units in the
-    last place."""
+    """Compute exp as Cephes' expf does (Moshier 1989): a power of two and a polynomial, to two
+    units in the last place."""
     kept = _larger(builder, exponent, numbers(-87.0))
     shift = numbers(1.5 * 2**23)  # added and taken off again it leaves a whole number
     power = builder.fsub(fuse(builder, kept, numbers(1.44269504088896341), shift), shift)
@@ -202,10 +203,10 @@ load_halves = operation(_vector, (_address,), _load_halves)
 
 store = operation(types.void, (_address, _vector), lambda b, address, v: b.store(v, at(b, address, FLOATS), align=4))
 store_halves = operation(types.void, (_address, _vector), _store_halves)
-"""As bfloat16, rounded to the nearest."""
+"""Store numbers as bfloat16, rounded to the nearest."""
 
 rounded_to_half = operation(_vector, (_vector,), _rounded_to_half)
-"""What `store_halves` and `load_halves` after it would make of them."""
+"""Round numbers as `store_halves`, and then `load_halves`, would."""
 
 splat = operation(_vector, (_number,), spread)
 add = operation(_vector, (_vector, _vector), _sum)
@@ -214,7 +215,7 @@ multiply = operation(_vector, (_vector, _vector), lambda b, first, second: b.fmu
 fused = operation(_vector, (_vector, _vector, _vector), fuse)
 larger = operation(_vector, (_vector, _vector), _larger)
 exponential = operation(_vector, (_vector,), _exponential)
-"""Of numbers of at most 88; below -87 it is 0."""
+"""Exp of numbers of at most 88; below -87 it is 0."""
 
 gated = operation(_vector, (_vector, _vector), _gated)
 """silu(first) * second, where silu(x) is x / (1 + exp(-x))."""
@@ -260,7 +261,7 @@ write_integer = operation(
     (_address, _count),
     lambda b, address, value: b.store(b.trunc(value, INT32), at(b, address, INT32), align=4),
 )
-"""As int32."""
+"""Store a number as int32."""
 
 read_number = operation(types.float32, (_address,), lambda b, address: b.load(at(b, address, FLOAT), align=4))
 read_integer = operation(types.int64, (_address,), lambda b, address: b.load(at(b, address, INT64), align=8))

@@ -11,7 +11,7 @@ from slipstream.engine.model import Segment
 
 
 class _Parts:
-    """Of attention: rows of one sequence, as many as see their keys together."""
+    """Parts of attention: rows of one sequence, as many as see their keys together."""
 
     def __init__(self, most_rows: int) -> None:
         self._most_rows = most_rows
@@ -19,7 +19,7 @@ class _Parts:
         self.row_counts: list[int] = []
         self.table_starts: list[int] = []
         self.places: list[int] = []
-        """Of a part's first row among those of all parts."""
+        """Place of each part's first row among the rows of all parts."""
         self.row_count = 0
 
     def add(self, rows: range, table_start: int) -> None:
@@ -34,7 +34,7 @@ class _Parts:
 
 
 class Layout:
-    """Segments laid out for compiled code; whoever has it keeps what `tell` has given places of."""
+    """Segments laid out for compiled code. It owns the arrays whose addresses `tell` writes."""
 
     def __init__(self, segments: list[Segment], page_size: int, most_rows: int) -> None:
         """Pages are whole blocks of sixteen tokens; a part has at most so many rows."""

@@ -3,14 +3,14 @@ instruction.
 
 Matrices, keys and values lie as `products` has them: what a chain takes in sixteen steps, a
 kilobyte, is one operand of the unit as it is. An instruction sums the products of its 32 inputs (16
-where they are values) by two chains of fused multiply-adds, one of the even and one of the odd,
-adds these two, and that to the sum; numbers below the smallest normal one are 0. So a sum's bits
-depend on its own row and output alone, here too, but they are not those of `products`:
-`products.BF16_INSTRUCTION` says which they are.
+where they are values) by two chains of fused multiply-adds: one of the even inputs and one of the
+odd ones. It adds these two, and the result to the sum. Numbers below the smallest normal one are 0.
+So a sum's bits depend on its own row and output alone, here too, but they are not those of
+`products`: `products.BF16_INSTRUCTION` says which they are.
 
-The unit always takes sixteen rows: what lies after the last is multiplied too, and nobody reads
-what comes of it. Each thread opens it before, and closes it after, or the system would save what is
-in it whenever the thread rests.
+The unit always takes sixteen rows: what lies after the last is multiplied too, and its result is
+never read. Each thread opens the unit before, and closes it after. Otherwise the system
+would save its contents whenever the thread rests.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from slipstream.engine.compiled.processor import HAS_MATRICES
 from slipstream.engine.compiled.products import INPUT_BYTES, STEP_BYTES, carried, constant, offset, repeat
 
 MATRIX_ROWS = 16
-"""Of an operand of inputs, and of one of sums."""
+"""Rows of an operand of inputs, and of one of sums."""
 
 MOST_ROWS = 2 * MATRIX_ROWS
-"""Of a tile of a matrix: weights come from memory once for all of them."""
+"""Most rows of a tile: weights come from memory once for all of them."""
 
 _LINE = 64
 _BYTE = ir.IntType(8)
@@ -65,13 +65,13 @@ def write_matrix_products(builder: Any, rows: Any, *values: Any) -> None:
 
 
 def write_matrix_scores(builder: Any, rows: Any, *values: Any) -> None:
-    """Of up to `MATRIX_ROWS` queries, what they say of a block of keys."""
+    """Write the scores of up to `MATRIX_ROWS` queries for a block of keys."""
     _write(builder, _KEYS, *values)
 
 
 def write_matrix_values(builder: Any, rows: Any, *values: Any) -> None:
-    """Of up to `MATRIX_ROWS` queries, 32 sums of values over blocks of sixteen tokens, which are
-    eight steps."""
+    """Write 32 sums of values for each of up to `MATRIX_ROWS` queries, over blocks of sixteen
+    tokens, which are eight steps."""
     _write(builder, _VALUES, *values)
 
 
@@ -149,7 +149,7 @@ def _call(builder: Any, name: str, *operands: int) -> None:
 
 
 def _opening(*used: _Operands) -> Code:
-    """What has the unit's operands in the shapes that tiles use."""
+    """Return code that gives the unit's operands the shapes that tiles use."""
     shapes: dict[int, tuple[int, int]] = {}
     for operands in used:
         shapes |= {number: (MATRIX_ROWS, _LINE) for row in operands.sums for number in row}
@@ -169,7 +169,7 @@ def _opening(*used: _Operands) -> Code:
 
 
 def _kept(module: Any, told: bytearray) -> Any:
-    """Where a module has what `ldtilecfg` reads."""
+    """Return the place in a module of what `ldtilecfg` reads."""
     name = f"shapes_{told.hex()}"
     known = module.globals.get(name)
     if known is not None:
@@ -192,4 +192,4 @@ open_for_attention = operation(types.void, (), _opening(_KEYS, _VALUES))
 """The same for scores and values, in place of matrices."""
 
 close_matrices = operation(types.void, (), _close)
-"""Nothing is left in it."""
+"""Close the unit and clear it."""

@@ -60,8 +60,8 @@ from slipstream.engine.compiled.team import Share, complete, take
 from slipstream.engine.compiled.tiles import call_tile
 
 STORED, ADDED, GATED = 0, 1, 2
-"""What becomes of a product: it is stored, added to what is there, or is a gate and what goes
-through it."""
+"""Uses of a product: store it, add it to what is there, or take it as a gate and what goes through
+it."""
 
 _TILE_BYTES = 4 * TILE_COLUMNS
 _ZERO, _LEAST = np.float32(0.0), np.float32(-np.inf)
@@ -146,8 +146,8 @@ def normalize(step: Any, residual: int, row: int, weight: int) -> None:
 
 @compiled
 def _rows_at_once(step: Any, rows: int) -> int:
-    """Of a tile. Nine rows are five and four: one alone would wait for its own sums. The matrix
-    unit takes all that it can."""
+    """Return the rows of a tile. Nine rows are five and four: one alone would wait for its own
+    sums. The matrix unit takes as many as it can."""
     if step.in_matrices:
         return MOST_ROWS
     passes = max(1, (rows + TILE_ROWS - 1) // TILE_ROWS)
@@ -260,7 +260,7 @@ def _multiply_quantised(
 
 @compiled
 def _finish(step: Any, sums: int, rows: int, tile: int, bias: int, kind: int, outputs: int, output_bytes: int) -> None:
-    """What becomes of a tile's sums."""
+    """Store a tile's sums, add them, or pass them through a gate."""
     for row in range(rows):
         first, second = load(sums + row * _TILE_BYTES), load(sums + row * _TILE_BYTES + 4 * LANES)
         if bias:
@@ -300,8 +300,10 @@ def _keep(step: Any, layer: Any, row: int, head: int, key: int, value: int) -> N
 
     ::
 
-        bfloat16   keys   [block][head][size / 2][16 tokens][2]      values [block][head][size / 16][16 tokens / 2][16][2]
-        float32    keys   [block][head][size][16 tokens]             values [block][head][size / 16][16 tokens][16]
+        bfloat16   keys     [block][head][size / 2][16 tokens][2]
+                   values   [block][head][size / 16][16 tokens / 2][16][2]
+        float32    keys     [block][head][size][16 tokens]
+                   values   [block][head][size / 16][16 tokens][16]
     """
     size, width = step.head_size, _width_of(step)
     slot = read_integer(step.slots + 8 * row)
@@ -351,7 +353,7 @@ class Going(NamedTuple):
     part_counts: int
     part_tables: int
     part_places: int
-    """Of the parts' first rows among those that go on."""
+    """Places of the parts' first rows among those that go on."""
 
 
 @compiled
@@ -388,8 +390,8 @@ def _copy_residuals(step: Any, first_row: int, count: int, to: int) -> None:
 
 @compiled
 def attend(step: Any, layer: Any, share: Share, phase: int, going: Going) -> None:
-    """What rows that go on see, a phase, whose units are parts and heads. Their residuals are
-    brought together."""
+    """Compute what rows that go on see: a phase whose units are parts and heads. Their residuals
+    are gathered."""
     shared, scratch = step.head_count // step.kv_head_count, share[2]
     part_count = going.part_count
     if step.in_matrices:
@@ -415,7 +417,7 @@ def attend(step: Any, layer: Any, share: Share, phase: int, going: Going) -> Non
 
 @compiled
 def _first_key(layer: Any, position: int) -> int:
-    """That a query sees."""
+    """Return the first key that a query sees."""
     return max(0, position + 1 - layer.window) if layer.window else 0
 
 
@@ -430,8 +432,8 @@ def _attend(
     queries: int,
     scratch: int,
 ) -> None:
-    """What up to ``most_queries`` queries of a key head see; ``first_query`` is counted from those
-    of a part's first row, which comes as a row and as a place among those that go on."""
+    """Compute what up to ``most_queries`` queries of a key head see. ``first_query`` is counted
+    from those of a part's first row, which comes as a row and as a place among those that go on."""
     first_row, first_place = part
     size, width, shared = step.head_size, input_width_of(step), step.head_count // step.kv_head_count
     scores = scratch
@@ -463,7 +465,8 @@ def _attend(
 def _score(
     step: Any, keys: int, block_bytes: int, table: int, blocks: tuple[int, int], asked: int, queries: int, scores: int
 ) -> None:
-    """What queries say of the keys of ``blocks``, the first and the one after the last."""
+    """Compute the scores of queries for the keys of ``blocks``, the first and the one after the
+    last."""
     row_bytes, steps = step.head_size * input_width_of(step), step.head_size * _width_of(step) // 4
     for block in range(blocks[0], blocks[1]):
         place, to = table + 8 * block, scores + 4 * block * LANES

@@ -1,5 +1,5 @@
-"""What this machine's processor has that products are compiled for. None of it changes a sum, but
-`HAS_BFLOAT16_DOTS` and `HAS_MATRICES`."""
+"""Features of this machine's processor that products are compiled for. Only `HAS_BFLOAT16_DOTS` and
+`HAS_MATRICES` change a sum."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ multiply-adds."""
 
 
 def _may_use_matrices() -> bool:
-    """Whether the system lets this process use the matrix unit: it must be asked."""
+    """Ask the system for the matrix unit. Return True if this process may use it."""
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         return False
     arch_prctl, ask_for_state, matrices = 158, 0x1023, 18
@@ -40,8 +40,8 @@ REGISTERS = 32 if _HAS_LARGE_REGISTERS else 8
 of 16."""
 
 ASKS_AHEAD = not _HAS_LARGE_REGISTERS
-"""Whether weights are to be asked for before they are needed. Where a tile is computed in parts,
-memory rests during all but the first; where it is not, nobody has measured what that brings."""
+"""True if weights are prefetched. Where a tile is computed in parts, memory rests during all but
+the first. Prefetching whole tiles is not measured."""
 
 
 def _vectors() -> str:
@@ -54,4 +54,4 @@ def _vectors() -> str:
 
 
 VECTORS = _vectors()
-"""What torch calls the processor's vector instructions: a part of a model's fingerprint."""
+"""torch's name of the processor's vector instructions: a part of a model's fingerprint."""

@@ -1,5 +1,5 @@
-"""Products of rows and matrices, tile by tile: each sum one chain of operations, whatever else is
-in its tile.
+"""Products of rows and matrices, tile by tile. Each sum is one chain of operations and does not
+depend on the rest of its tile.
 
 A matrix ``[outputs, inputs]`` lies as ``[outputs / 16][steps][16]``: what a step of a chain needs
 of sixteen outputs is one vector of 64 bytes. In float32 a step takes one input; in bfloat16 two,
@@ -8,8 +8,8 @@ and addresses are the same.
 
 bfloat16 steps are one instruction where the processor has it (AVX-512 BF16), and two fused
 multiply-adds elsewhere; the two differ in their last bits, and `BF16_INSTRUCTION` says which it is.
-For two multiply-adds a row's inputs lie there as float32 (`WIDENED`): to take them apart would be done
-anew for each sixteen outputs, and is a fifth of all instructions.
+For two multiply-adds a row's inputs lie there as float32 (`WIDENED`). Otherwise they would be
+widened again for each sixteen outputs, which is a fifth of all instructions.
 """
 
 from __future__ import annotations
@@ -41,16 +41,17 @@ TILE_ROWS = 8
 """Rows of a tile, at most: a weight comes from memory once for all of them."""
 
 STEP_BYTES = 64
-"""Of weights, for sixteen outputs."""
+"""Bytes of weights in a step, for sixteen outputs."""
 
 INPUT_BYTES = 4
-"""Of a row of inputs, in a step, unless they are widened."""
+"""Bytes of a row of inputs in a step, unless they are widened."""
 
 BF16_INSTRUCTION = "tdpbf16ps" if HAS_MATRICES else "dpbf16ps" if HAS_BFLOAT16_DOTS else "fma"
-"""How bfloat16 products join a sum: by the matrix unit (`matrices`), or as here."""
+"""The instruction by which bfloat16 products join a sum: the matrix unit's (`matrices`), or one of
+this module."""
 
 WIDENED = BF16_INSTRUCTION == "fma"
-"""Whether inputs that are rounded to bfloat16 lie as float32."""
+"""True if inputs that are rounded to bfloat16 are stored as float32."""
 
 BF16_BESIDE, FLOAT_BESIDE = 4, 2
 """Registers that a step has full beside its sums: of weights and inputs, taken apart in
@@ -58,9 +59,9 @@ bfloat16."""
 
 
 class Part(NamedTuple):
-    """Of a tile: rows, and columns of sixteen outputs. Memory is asked for as many columns after
-    these, by all parts of the same columns: if ``asking`` by this one for its share, its number and
-    how many there are."""
+    """A part of a tile: rows, and columns of sixteen outputs. All parts of the same columns
+    prefetch as many columns after these. ``asking``: this part prefetches its share, given as its
+    number and how many there are."""
 
     rows: range
     columns: range
@@ -212,8 +213,8 @@ def repeat(
 
 
 def ask_for_next(builder: Any, part: Part, weights: Any, column_bytes: Any, read: Any) -> None:
-    """What a step of a part asks for, so many bytes of each column having been ``read`` before
-    it."""
+    """Prefetch for a step of a part, before which so many bytes of each column have been
+    ``read``."""
     if part.asking is None:
         return
     number, count = part.asking

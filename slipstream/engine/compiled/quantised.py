@@ -58,13 +58,13 @@ _STEP_BYTES = LANES * _STEP_INPUTS
 _WEIGHT_BYTES = _STEPS * _STEP_BYTES
 
 BLOCK_BYTES = _WEIGHT_BYTES + 2 * LANES
-"""Of weights, for sixteen outputs."""
+"""Bytes of a block of weights, for sixteen outputs."""
 
 INPUT_BYTES = BLOCK + 8
-"""Of a block of a row of inputs."""
+"""Bytes of a block of a row of inputs."""
 
 OFFSET = 128
-"""Of a weight's byte."""
+"""Offset of a weight's byte."""
 
 BESIDE = 4
 """Registers that a step has full beside its sums."""
@@ -72,14 +72,15 @@ BESIDE = 4
 _LARGEST = np.float32(127.0)
 _ZERO = np.float32(0.0)
 _LEAST = np.float32(1e-30)
-"""Of a block's largest number: what is smaller is nothing, for its inverse might be infinite."""
+"""Least of a block's largest number. A block below it counts as zeros, for its inverse might be
+infinite."""
 _WORDS = ir.VectorType(ir.IntType(16), 2 * LANES)
 _HALF_INTS, _HALF_WORDS = ir.VectorType(INT32, LANES // 2), ir.VectorType(ir.IntType(16), LANES)
 
 
 def _dot(builder: Any, sums: Any, weights: Any, inputs: Any) -> Any:
-    """Add the four products in each lane's 32 bits, of a byte without a sign and one with it: whole
-    numbers, so by whatever instructions the same."""
+    """Add the four products in each lane's 32 bits, of a byte without a sign and one with it. They
+    are whole numbers, so all instructions give the same."""
     if HAS_BYTE_DOTS:
         dots = llvm_function(builder, "llvm.x86.avx512.vpdpbusd.512", INTS, [INTS] * 3)
         return builder.call(dots, [sums, weights, inputs])

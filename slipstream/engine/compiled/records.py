@@ -1,4 +1,4 @@
-"""What compiled code is told of a step and of a layer. Places are addresses."""
+"""Records that tell compiled code about a step, a layer and a run. Places are addresses."""
 
 from __future__ import annotations
 
@@ -7,38 +7,39 @@ import numpy as np
 _SHAPE = """
     hidden_size head_count kv_head_count head_size feed_forward vocabulary_columns layer_count bf16 quantised
 """.split()
-"""Of the model. ``bf16`` says that its numbers are bfloat16, ``quantised`` that its matrices are
-in eight bits."""
+"""Fields of the model. ``bf16`` says that its numbers are bfloat16, ``quantised`` that its matrices
+are in eight bits."""
 
 _WEIGHTS = """embedding final_norm head layers frequencies""".split()
 
 _ROWS = """origin row_count wanted_count ids positions slots""".split()
-"""Of the step: each row's token, its position and the slot of its key, all int64; and how many
-rows' logits are wanted. ``origin`` is the place of a 0."""
+"""Fields of the step: each row's token, its position and the slot of its key, all int64; and how
+many rows' logits are wanted. ``origin`` is the place of a 0."""
 
 _PARTS = """
     part_count part_rows part_counts part_tables
     wanted_part_count wanted_part_rows wanted_part_counts wanted_part_tables wanted_part_places
     longest
 """.split()
-"""Of attention: a few rows of one sequence, that see their keys together: the first row, how many,
-and their block table's place. The same of the rows whose logits are wanted, and which of these the
-first one is. ``longest`` is the keys of the longest sequence, rounded up to whole blocks."""
+"""Fields of attention. A part is a few rows of one sequence that see their keys together: its first
+row, how many, and their block table's place. The same of the rows whose logits are wanted, and
+which of these the first one is. ``longest`` is the keys of the longest sequence, rounded up to
+whole blocks."""
 
 _MEMORY = """residual wanted_residual inputs projected queries gated rotations logits scratch scratch_bytes""".split()
-"""Where is computed; each thread has ``scratch_bytes`` of its own. ``wanted_residual`` is of the
-rows whose logits are wanted, where not all are."""
+"""Memory that is computed in; each thread has ``scratch_bytes`` of its own. ``wanted_residual`` is
+of the rows whose logits are wanted, where not all are."""
 
 _THREADS = """team thread_count""".split()
-"""Who computes."""
+"""Threads that compute."""
 
 _TILES = """products values scores in_matrices most_queries""".split()
 """Places of tiles (`tiles`): of matrices, and of attention's values and keys; whether they are of
 the matrix unit, and how many queries one of these two has at most."""
 
 _NEXT = """run follow""".split()
-"""Of a run, the places of its `RUN`, 0 where a step is alone, and of what is called after each of
-its steps (`following`)."""
+"""Places of a run's `RUN`, 0 where a step is alone, and of the function that is called after each
+of its steps (`following`)."""
 
 _FACTORS = """epsilon rotation_scale attention_scale""".split()
 
@@ -58,7 +59,7 @@ RUN = np.dtype(
     ]
     + [("slack", np.float64)]
 )
-"""What a run is told, and where it writes: ``count`` steps at most, of which so many are ``done``;
+"""Fields of a run, and where it writes: ``count`` steps at most, of which so many are ``done``;
 each has the rows of the STEP ``following`` but for the first, which may have more of each sequence.
 Then each row's rule, by which a temperature of 0 takes the likeliest token; row i's ``ends``,
 rising, are those from ``end_places[i]`` to before ``end_places[i + 1]``. ``positions`` of what is

@@ -2,10 +2,10 @@
 whose work they share.
 
 A phase is so many units of work. Each thread begins with those of its own share, and goes on with
-what is left of the others': nobody waits for a thread, only for units that are begun. So a helper
-whose core somebody else has taken holds up what it is at, and nothing else. Where each phase waited
-for every thread, a walk beside one busy process took up to nine times as long as by one thread
-alone.
+what is left of the others'. A thread waits for units that are begun, never for another thread. So a
+helper whose core another process has taken holds up its current unit, and nothing else. Where each
+phase waited for every thread, a walk beside one busy process took up to nine times as long as by
+one thread alone.
 
 Forwards are numbered, and a ticket (how many units of a share are taken) says which one it is of. A
 helper that comes late, when its forward has been finished, finds tickets that are full or of a
@@ -14,9 +14,9 @@ counts only if the forward is not finished yet.
 
 ::
 
-    team      [8]  a line of a cache for each: the newest forward's number, the last one that is finished, helpers that sleep,
-                   a mutex, a condition
-    tickets   [phase][thread + 1][8]     units taken of each thread's share; the last one: units done
+    team      [8]  a line of a cache for each: the newest forward's number, the last one that is
+                   finished, helpers that sleep, a mutex, a condition
+    tickets   [phase][thread + 1][8]   units taken of each thread's share; the last: units done
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _read_shared = operation(
 )
 _write_shared = operation(types.void, (types.int64, types.int64), _writing)
 _swap_if = operation(types.int64, (types.int64, types.int64, types.int64), _swapping)
-"""What was there; if that is what was expected, the other number is there now."""
+"""Return the number that was there, and replace it if it is the expected one."""
 
 
 def _of_the_system(name: str) -> Any:
@@ -126,7 +126,7 @@ def _wait_until_done(share: Share, ticket: int, count: int) -> None:
         if looks < _LOOKS:
             _pause()
         else:
-            _nap(_NAP_MICROSECONDS)  # whoever has the unit may want this core
+            _nap(_NAP_MICROSECONDS)  # the thread that has the unit may want this core
 
 
 @compiled
@@ -146,8 +146,8 @@ def take(share: Share, phase: int, count: int) -> tuple[int, int]:
 
 @compiled
 def complete(share: Share, phase: int, count: int, done: int) -> None:
-    """This thread has ``done`` so many of a phase's units: wait until the others have done the
-    rest."""
+    """Count the units of a phase that this thread has ``done``, and wait until the others have done
+    the rest."""
     _, threads, _, team, number = share
     ticket = team + _TICKETS + (phase * (threads + 1) + threads) * _LINE
     if done:
@@ -170,7 +170,7 @@ def begin(team: int) -> int:
 
 @compiled
 def finish(team: int, number: int) -> None:
-    """All of a forward is done: nobody may begin anything of it."""
+    """Mark a forward as done, so that no thread begins a unit of it."""
     _write_shared(team + _FINISHED, number)
 
 
@@ -207,8 +207,8 @@ class Team:
 
     def start(self, walk: Callable[[int], None]) -> None:
         """Each helper calls ``walk`` with its number, from 1 on, which returns once `next_forward`
-        says that there is none. What helpers look at they have to keep; but not the team, which
-        ends when nobody else keeps it."""
+        says that there is none. Helpers keep what they look at, but not the team, which ends
+        with its last other reference."""
         for thread in range(1, self._threads):
             arguments = self._memory, walk, thread
             threading.Thread(target=_help, args=arguments, name=f"helper {thread}", daemon=True).start()

@@ -1,11 +1,16 @@
-"""Tiles as functions of their own, which a walk calls by their places: as parts of all that
-multiplies they would be compiled a dozen times over, and where a processor has no single
-instruction for what they do that takes minutes.
+"""Tiles of products as functions of their own, which a walk calls by their addresses.
 
-All of them are told the same: how many rows, `TILE_ROWS` at most (or as `matrices` has it); the
-inputs' place, and bytes from a row to the next; the weights', and bytes from sixteen columns to the
-next; steps of each block; the place of a table of blocks, how many, and the bytes of one; the
-outputs' place, and bytes from a row to the next.
+As parts of the walk they would be compiled a dozen times. Where a processor has no single
+instruction for their steps, that takes minutes.
+
+All tiles have the same arguments:
+
+- how many rows, at most `TILE_ROWS` (or as `matrices` has it);
+- the inputs' place, and bytes from a row to the next;
+- the weights' place, and bytes from sixteen columns to the next;
+- steps of each block;
+- the place of a table of blocks, how many, and the bytes of one;
+- the outputs' place, and bytes from a row to the next.
 """
 
 from __future__ import annotations
@@ -61,7 +66,8 @@ _KINDS: dict[str, Code] = {
     "bf16_scores": _InParts(1, products.write_bf16, products.BF16_BESIDE).write_tile,
     "float_scores": _InParts(1, products.write_float, products.FLOAT_BESIDE).write_tile,
 }
-"""What writes a tile's instructions, given how many rows it has and all else that it is told."""
+"""Functions that write a tile's instructions, given how many rows it has and all else that it is
+told."""
 
 SIGNATURE = types.void(*[types.int64] * 11)
 

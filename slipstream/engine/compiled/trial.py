@@ -12,8 +12,8 @@ from slipstream.sampling.kernel import Floats32
 
 _LENGTH = 24
 _TOLERANCES = {"float32": 1e-3, "f32": 1e-3, "bfloat16": 0.15, "bf16": 0.15, "q8_0": 0.15}
-"""How far logits may be from the model's own, as a root mean square, relatively: rounding takes a
-millionth and a hundredth, with random weights a tenth."""
+"""Largest distance of logits from the model's own, as a relative root mean square. Rounding alone
+causes a millionth (float32) or a hundredth (bfloat16); with random weights a tenth."""
 
 
 def trial_tokens(vocabulary_size: int) -> list[int]:

@@ -17,7 +17,7 @@ _ROUNDED = 1024
 
 
 class Workspace:
-    """As much as the largest step needed so far."""
+    """Memory for the largest step so far."""
 
     def __init__(self, model: Decoder, threads: int) -> None:
         self._model = model

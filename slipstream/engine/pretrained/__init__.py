@@ -1,1 +1,1 @@
-"""Checkpoints as transformers loads them, whatever computes with them then."""
+"""Checkpoints as transformers loads them, for all backends that compute with them."""

@@ -1,8 +1,8 @@
 """Loads a checkpoint with transformers' own classes, whole or not at all.
 
-transformers warns where a tensor is missing and serves random numbers in its place. Here that, and
-whatever else would make another model of a checkpoint than it says, is an UnsupportedModelError in
-one line.
+transformers warns where a tensor is missing and serves random numbers in its place. Here that
+is an UnsupportedModelError in one line, like all else that would make another model of a checkpoint
+than it says.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ def _why_no_config(error: Exception, values: dict[str, Any], name: str) -> str:
 
 @contextmanager
 def heard(name: str) -> Iterator[list[str]]:
-    """What transformers says meanwhile, in place of its own log and progress bars. Logged at the
-    end, one line each, unless there is an error to tell instead."""
+    """Collect transformers' messages in place of its own log and progress bars. They are logged at
+    the end, one line each, unless there is an error to tell instead."""
     said: list[str] = []
     logger = logging.getLogger("transformers")
     before = logger.handlers, logger.propagate

@@ -28,7 +28,7 @@ _VALUES_OF_TYPE: dict[tuple[str, str], Any] = {
     ("starcoder2", "mlp_type"): "default",
     ("starcoder2", "norm_type"): "layer_norm",
 }
-"""What the class of a model type computes, by model type and key."""
+"""Values that the class of a model type computes with, by model type and key."""
 
 _SYNONYMS: tuple[frozenset[str], ...] = (
     frozenset({"hidden_act", "hidden_activation", "activation", "activation_function"}),
@@ -49,18 +49,17 @@ _ALTERNATING = ("::2", "view_as_complex")
 
 @dataclass(frozen=True, slots=True)
 class ReadKeys:
-    """What a class reads and computes."""
+    """The keys that a class reads, and what it computes."""
 
     config: Any
     names: Collection[str]
     """Keys that its config declares."""
     source: str
-    """Of the modules that the class and its config are defined in."""
+    """Source of the modules that the class and its config are defined in."""
     parameters: Collection[str]
 
     def is_neutral(self, key: str, value: Any) -> bool:
-        """Whether a key with that value, which the class does not read, says what the class
-        computes."""
+        """Return True if a key that the class does not read says what the class computes anyway."""
         if "dropout" in key or key.endswith("pdrop"):
             return True
         if key == "max_window_layers":
@@ -87,7 +86,7 @@ class ReadKeys:
         return getattr(self.config, "sliding_window", None) is None
 
     def _repeats(self, key: str, value: Any) -> bool:
-        """Whether it is another name of something that the class reads, with the same value."""
+        """Return True if a key is another name of one that the class reads, with the same value."""
         if isinstance(value, str) and value in _GATED_ACTIVATIONS and any("gate" in name for name in self.parameters):
             value = _GATED_ACTIVATIONS[value]
         others = [self._read(name) for group in _SYNONYMS if key in group for name in group - {key}]

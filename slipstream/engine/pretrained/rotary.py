@@ -22,10 +22,11 @@ _STEADY = {"default", "linear", "yarn", "llama3", "proportional"}
 
 
 def steady_context_length(config: Any, context_length: int) -> int:
-    """The longest context, at most ``context_length``, in which no frequency depends on the step.
+    """Return the longest context, at most ``context_length``, in which no frequency depends on the
+    step.
 
-    ``config`` is the text model's. UnsupportedModelError for a type of rotary positions that nobody
-    has looked at.
+    ``config`` is the text model's. UnsupportedModelError for an unknown type of rotary
+    positions.
     """
     steady = context_length
     for parameters in _parameters(config):

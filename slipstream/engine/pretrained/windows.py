@@ -41,15 +41,15 @@ def window_mask(*, mask_function: Callable[..., torch.Tensor], config: Any, **_:
 
 
 def _seen(mask_function: Callable[..., torch.Tensor], query: int) -> torch.Tensor:
-    """Which keys a query sees, up to the one after its own."""
+    """Return the keys that a query sees, up to the one after its own."""
     first = torch.tensor(0)
     keys = torch.arange(query + 2)
     return torch.as_tensor(mask_function(first, first, torch.tensor(query), keys)).expand(query + 2)
 
 
 def window_of(module: Any, mask: torch.Tensor | None) -> int:
-    """The window that a layer's attention was handed by `window_mask`. TypeError if its mask is
-    another one, UnsupportedModelError if it cannot be served."""
+    """Return the window that a layer's attention was handed by `window_mask`. TypeError if its mask
+    is another one, UnsupportedModelError if it cannot be served."""
     if mask is None:
         return 0
     if mask.is_floating_point() or mask.numel() != 1:
