@@ -68,8 +68,8 @@ class ModelServiceSettings(StructureSettings, ListenSettings):
     threads: int = Field(
         0,
         ge=0,
-        description="threads that compute and choose tokens. 0: one for each core, or OMP_NUM_THREADS. Lower it where draft and verifier share "
-        "the processors",
+        description="threads that compute and choose tokens. 0: one for each core, or OMP_NUM_THREADS. Lower it where "
+        "draft and verifier share the processors",
     )
     kv_memory_mib: float = Field(
         512,

@@ -261,7 +261,9 @@ def test_an_engine_that_cannot_is_refused(tmp_path: Path, weights: str, engine: 
 
 def test_a_checkpoint_is_not_llama_cpps() -> None:
     settings = ModelServiceSettings(model="embedded", address="127.0.0.1:0", engine="llamacpp")
-    with pytest.raises(UnsupportedModelError, match=r"--engine llamacpp serves only \.gguf files, and embedded is not one"):
+    with pytest.raises(
+        UnsupportedModelError, match=r"--engine llamacpp serves only \.gguf files, and embedded is not one"
+    ):
         backend_of(settings, "embedded", exact=False)
 
 

@@ -101,7 +101,7 @@ class GgufDecoder(Decoder):
         self._tensors = {tensor.name: tensor for each in (self._reader, *others) for tensor in each.tensors}
         types = self._types_of_matrices()
         self.dequantises = types not in ([each] for each in _TYPES)
-        """Whether all weights are dequantised as they are read."""
+        """True if all weights are dequantised as they are read."""
         if self.dequantises and dequantise_to is None:
             raise NotCompiledError(f"its matrices are {', '.join(types)}, not all of one of {', '.join(_TYPES)}")
         self.dtype = str(dequantise_to) if self.dequantises else _TYPES[types[0]]

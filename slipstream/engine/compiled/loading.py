@@ -26,7 +26,7 @@ from slipstream.sampling.kernel import Floats32
 log = logging.getLogger(__name__)
 
 _DEQUANTISED_TOLERANCE = 0.15
-"""How far dequantised logits may be from llama.cpp's, as `compare` measures it."""
+"""Largest distance of dequantised logits from llama.cpp's, as `compare` measures it."""
 
 _LEFT_OUT = "rotary_emb.inv_freq"
 """Ends the names of tensors that older checkpoints hold and nothing reads."""
@@ -109,9 +109,12 @@ def load_compiled_gguf(
     reference: Callable[[list[int]], Floats32] | None,
     dequantise_to: str | None = None,
 ) -> CompiledBackend:
-    """Load a GGUF file; ``reference`` gives its logits ``[tokens, vocabulary]`` by llama.cpp, and is
-    None where that is not installed. ``dequantise_to`` as `GgufDecoder` has it. NotCompiledError if
-    llama.cpp has to serve the file, UnsupportedModelError if nothing can."""
+    """Load a GGUF file. ``dequantise_to`` is as `GgufDecoder` has it.
+
+    ``reference`` gives the file's logits ``[tokens, vocabulary]`` by llama.cpp, and is None where
+    that is not installed. NotCompiledError if llama.cpp has to serve the file,
+    UnsupportedModelError if nothing can.
+    """
     try:
         from slipstream.engine.compiled.gguf_decoder import GgufDecoder
     except ModuleNotFoundError as error:  # of an extra
