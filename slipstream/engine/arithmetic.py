@@ -20,6 +20,7 @@ import numpy as np
 
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.model import MultiStepRunner, Reserved, Segment
+from slipstream.engine.pages import pages_in
 from slipstream.engine.sequence import PageCopy
 from slipstream.processors import Processors
 from slipstream.sampling.kernel import Floats32
@@ -120,9 +121,7 @@ class ArithmeticBackend:
 
     def reserve(self, memory_mib: float) -> Reserved:
         page_bytes = self._page_size * self._slots.itemsize
-        page_count = int(memory_mib * 2**20 / page_bytes)
-        if page_count < 1:
-            raise UnsupportedModelError(f"kv_memory_mib of {memory_mib:g} holds no page; one takes {page_bytes} bytes")
+        page_count = pages_in(memory_mib, page_bytes)
         self._slots = np.zeros((page_count + 1, self._page_size), dtype=np.int64)
         return Reserved(page_count, self._page_size, page_count * page_bytes)
 

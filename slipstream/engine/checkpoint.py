@@ -148,7 +148,7 @@ def check_weights(directory: Path, name: str, trust: Trust = NO_TRUST) -> bool:
         pickled = [path.name for pattern in _PICKLED for path in directory.glob(pattern)]
         if pickled:
             raise UnsupportedModelError(
-                f"{name} has its weights in {some(pickled)}, but only safetensors are loaded, since a pickle can run any "
+                f"{name} has its weights in {some(pickled)}, but only safetensors are loaded, because a pickle can run any "
                 "code: load it once in transformers and save it with save_pretrained, or trust it with --allow-pickle, which "
                 f"takes {PICKLE}"
             )
@@ -183,7 +183,7 @@ def _check_file(path: Path, name: str) -> None:
             scaled = [key for key in file.keys() if _SCALES.search(key) or _is_scaled(key, file)]  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise UnsupportedModelError(
-            f"{path.name} of {name} is truncated or no safetensors file ({one_line(error)}): copy or download it again"
+            f"{path.name} of {name} is truncated or not a safetensors file ({one_line(error)}): copy or download it again"
         ) from error
     if scaled:
         raise UnsupportedModelError(f"{name} is quantised, by its tensors {some(scaled)}, {_QUANTISED}")

@@ -24,7 +24,7 @@ from slipstream.sampling.outcome import TokenLogprobs
 from slipstream.sampling.row import Choice, Mask, Proposed, Row
 from slipstream.sampling.rule import SamplingRule
 
-_PROFILED = (1, 8, 16, 24, 32, 40, 48, 56, 64, 128, 256)
+PROFILED_COUNTS = (1, 8, 16, 24, 32, 40, 48, 56, 64, 128, 256)
 """Token counts of the forwards that a profile measures."""
 
 _PROFILE_TRIALS = 2
@@ -122,7 +122,7 @@ class Engine:
         begun = time.monotonic()
         points: list[tuple[int, float]] = []
         sequence = Sequence("profile")
-        for token_count in _PROFILED:
+        for token_count in PROFILED_COUNTS:
             needed = min(_PROFILE_FORWARDS * points[0][1], _MOST_PROFILE_SECONDS) if points else 0.0
             if token_count > self.context_length or time.monotonic() > begun + max(seconds, needed):
                 break

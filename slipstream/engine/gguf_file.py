@@ -24,14 +24,14 @@ AGAIN = "copy, download or convert it again"
 
 
 def refuse_no_file(path: Path) -> None:
-    """Raise UnsupportedModelError if there is no GGUF file at ``path``."""
+    """Raise UnsupportedModelError if there is not a GGUF file at ``path``."""
     try:
         with path.open("rb") as file:
             magic = file.read(len(_MAGIC))
     except OSError as error:
         raise UnsupportedModelError(f"no GGUF file at {path}: {error.strerror}") from error
     if magic != _MAGIC:
-        raise UnsupportedModelError(f"{path} is no GGUF file: it begins with {magic!r}; {AGAIN}")
+        raise UnsupportedModelError(f"{path} is not a GGUF file: it begins with {magic!r}; {AGAIN}")
 
 
 def shards_of(path: Path) -> list[Path]:

@@ -175,10 +175,8 @@ class EngineHost(Generic[JobT]):
             evicted = self.owners.handle_to_evict(owner)
             if evicted is None:
                 count = len(self._sequences)
-                raise SequenceLimitError(
-                    f"{count} sequences are open, which is the limit, and none is idle that may end"
-                )
-            log.debug("%s ends: another sequence is opened, and no more may be", evicted)
+                raise SequenceLimitError(f"{count} sequences are open, which is the limit, and none is idle")
+            log.debug("handle %s is evicted: the limit of open sequences is reached", evicted)
             self._remove_handle(evicted)
         granted = min(lease_seconds or self._limits.default_lease_seconds, self._limits.max_lease_seconds)
         sequence = Sequence(handle)
@@ -326,7 +324,7 @@ class EngineHost(Generic[JobT]):
                 if last is not None and not last.answered:
                     self._leases.extend(handle)  # a long prefill is not idleness
                     continue
-                log.info("lease of handle %s ended; its pages come back", hashed(handle))
+                log.info("the lease of handle %s has ended; its pages are released", hashed(handle))
                 self._remove_handle(handle)
             for owner, orphans in self.owners.orphaned_handles().items():
                 log.info(

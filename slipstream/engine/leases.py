@@ -33,7 +33,7 @@ class Leases:
         """Start the lease's idle time again. UnknownHandleError if there is no live lease."""
         lease, now = self._leases.get(handle), self._clock()
         if lease is None or lease.end <= now:
-            raise UnknownHandleError("this handle is not open: never given, closed, or ended")
+            raise UnknownHandleError("this handle is not open: it was never opened, was closed, or its lease has ended")
         lease.end = now + lease.seconds
 
     def is_live(self, handle: str) -> bool:

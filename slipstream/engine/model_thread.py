@@ -199,7 +199,7 @@ class ModelThread:
 
     def _fail_everything(self, error: BaseException) -> None:
         with self._lock:
-            self.failure = ModelThreadFailedError(f"the model cannot compute any more: {error!r}")
+            self.failure = ModelThreadFailedError(f"the model can no longer compute: {error!r}")
             unfinished, self._unfinished = self._unfinished, set()
         self._on_finished([(job, self.failure) for job in unfinished])
 

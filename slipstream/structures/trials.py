@@ -183,7 +183,7 @@ class StructureTrials:
         continues if its caller is cancelled."""
         while True:
             if self._closed:
-                raise StructureTrialError("the service stops: it compiles no structures any more")
+                raise StructureTrialError("the service is stopping and compiles no more structures")
             while self._idle:
                 process = self._idle.pop()
                 if process.is_alive:
@@ -195,7 +195,7 @@ class StructureTrials:
             try:
                 await _first_of(self._starting)
             except _START_ERRORS as error:
-                raise StructureTrialError("no process can be started that compiles structures") from error
+                raise StructureTrialError("the process that compiles structures cannot start") from error
 
     def _begin_start(self) -> asyncio.Task[None]:
         starting = self._beside(self._start())
@@ -207,7 +207,7 @@ class StructureTrials:
         """Log each failed start once, even if no caller waits for it."""
         self._starting.discard(starting)
         if not starting.cancelled() and (error := starting.exception()) is not None:
-            log.error("no process can be started that compiles structures: %s", str(error) or "it is not ready in time")
+            log.error("the process that compiles structures cannot start: %s", str(error) or "it is not ready in time")
 
     async def _start(self) -> None:
         process = await TrialProcess.start(self._terms, self._tokenizer)
@@ -248,7 +248,7 @@ class StructureTrials:
             case "memory":
                 limit = f"in {limits.memory_mib} MiB of memory (--structure-memory-mib)"
             case "levels":
-                raise InvalidStructureError("must have fewer levels: the compiler's stack does not hold them")
+                raise InvalidStructureError("must have fewer levels: they overflow the compiler's stack")
             case other:
                 log.warning("a structure could not be tried (%s)", other)
                 raise StructureTrialError("the structure could not be compiled in time: the machine is too busy")

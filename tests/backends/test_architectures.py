@@ -303,7 +303,7 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "bart": (
         {"vocab_size": 300, "d_model": 64, "decoder_layers": 2, "decoder_ffn_dim": 128, "decoder_attention_heads": 4},
-        "BartForCausalLM cannot be told its tokens' positions (no position_ids)",
+        "BartForCausalLM does not accept token positions (no position_ids)",
     ),
     "xlstm": (
         {"vocab_size": 300, "hidden_size": 64, "num_hidden_layers": 2, "num_heads": 4},

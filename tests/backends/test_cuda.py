@@ -295,7 +295,7 @@ def test_norms_are_fused_where_that_is_what_they_do(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_what_cannot_launch_kernels_says_what_it_wants() -> None:
-    with pytest.raises(UnsupportedModelError, match=r"wants a C compiler .gcc, clang or what CC names. .*: .*driver"):
+    with pytest.raises(UnsupportedModelError, match=r"needs a C compiler .gcc, clang or what CC names. .*: .*driver"):
         attention.compile_launcher()
 
 

@@ -110,7 +110,7 @@ def test_a_file_in_anothers_place_is_named(copied: Path, load: Callable[[Path], 
 
 def test_a_file_that_is_none_among_them_is_named(copied: Path) -> None:
     (copied.parent / "model-00003-of-00004.gguf").write_bytes(b"hello")
-    with pytest.raises(UnsupportedModelError, match=r"model-00003-of-00004\.gguf is no GGUF file"):
+    with pytest.raises(UnsupportedModelError, match=r"model-00003-of-00004\.gguf is not a GGUF file"):
         shards_of(copied)
 
 

@@ -253,7 +253,7 @@ def test_other_weights_have_another_fingerprint(files: Callable[[str], Path], tm
     ("content", "said"),
     [
         (None, "no GGUF file at"),
-        (b"PK\3\4", "is no GGUF file: it begins with b'PK"),
+        (b"PK\3\4", "is not a GGUF file: it begins with b'PK"),
         (b"GGUF" + bytes(20), "llama.cpp cannot load"),
     ],
 )

@@ -130,7 +130,7 @@ def cut(directory: Path) -> None:
 def test_a_damaged_weights_file_is_named(checkpoint: Path, damage: Callable[[Path], Any]) -> None:
     damage(checkpoint)
     message = refused(checkpoint)
-    assert message.startswith(f"model.safetensors of {checkpoint} is truncated or no safetensors file (")
+    assert message.startswith(f"model.safetensors of {checkpoint} is truncated or not a safetensors file (")
     assert message.endswith("): copy or download it again")
 
 

@@ -169,7 +169,7 @@ async def test_a_start_that_fails_is_logged_in_one_line_each(
     monkeypatch.setattr(trial_process, "module_command", lambda module: [sys.executable, "-c", FAILS])
     made = StructureTrials(TOKENIZER_JSON, 4096, (2,))
     for _ in range(2):
-        with pytest.raises(StructureTrialError, match="no process can be started"):
+        with pytest.raises(StructureTrialError, match="cannot start"):
             await made.check(PLAIN, "alice")
     await made.close()
     gc.collect()

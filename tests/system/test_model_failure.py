@@ -47,4 +47,4 @@ def test_a_lost_device_fails_the_items_at_hand_and_ends_the_process_with_status_
             process.kill()
         assert process.stderr is not None
         last = process.stderr.read().strip().splitlines()[-1]
-    assert last.startswith("draft: the model cannot compute any more:") and "device-side assert" in last
+    assert last.startswith("draft: the model can no longer compute:") and "device-side assert" in last

@@ -59,7 +59,7 @@ FAULTS: dict[Callable[[Path], None], str] = {
     without_a_tensor: f"{{}} lacks 1 of LlamaForCausalLM's tensors: {WEIGHT}; ",
     with_a_nan: f"{{}} has weights that are NaN or infinite, in {WEIGHT}; ",
     quantised: "{} is quantised (gptq), which is not supported: ",
-    cut_short: "model.safetensors of {} is truncated or no safetensors file (",
+    cut_short: "model.safetensors of {} is truncated or not a safetensors file (",
 }
 
 

@@ -23,16 +23,16 @@ from typing import Any
 
 import numpy as np
 
+from slipstream.engine.engine import PROFILED_COUNTS
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.llamacpp import libllama
 from slipstream.engine.llamacpp.gguf_model import GgufModel
 from slipstream.engine.llamacpp.rows import Rows
 from slipstream.engine.model import MultiStepRunner, Reserved, Segment
+from slipstream.engine.pages import MIB
 from slipstream.engine.sequence import PageCopy
 from slipstream.processors import own_processors
 from slipstream.sampling.kernel import Floats32
-
-MIB = 2**20
 
 STREAM_MULTIPLE = 256
 """Cells that libllama rounds a stream up to."""
@@ -45,9 +45,6 @@ _PROPOSAL_ROOM = 64
 and must still take one stream."""
 
 _MOST_STREAMS = 64
-
-_PROFILED_ROWS = 256
-"""Rows of the longest forward of `Engine.profile`, however few tokens a step may have."""
 
 
 class LlamaCppBackend:
@@ -69,7 +66,7 @@ class LlamaCppBackend:
         self._threads = threads
         self.processors = own_processors(threads)
         self._least_rows = _PADDED_ROWS if exact and libllama.has_row_kernels() else 1
-        self._most_rows = max(self._least_rows * most_tokens, _PROFILED_ROWS)
+        self._most_rows = max(self._least_rows * most_tokens, max(PROFILED_COUNTS))
         self.multi_step = not exact
         self.row_multiple = self._least_rows
         self.mark = hashlib.sha256(f"llamacpp rows={self._least_rows}".encode()).hexdigest()[:4]

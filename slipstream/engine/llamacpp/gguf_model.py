@@ -46,7 +46,7 @@ class GgufModel:
             if getattr(self._library, f"llama_model_{name}")(model):
                 raise UnsupportedModelError(
                     f"{path} is of architecture {kind!r}, which {name.replace('_', ' ')}: only decoder-only models whose "
-                    "tokens can be taken back can be served"
+                    "KV can be truncated can be served"
                 )
         self.architecture = kind
         self.vocabulary_size = self._library.llama_vocab_n_tokens(vocabulary)
@@ -66,7 +66,7 @@ class GgufModel:
     def refuse_unproven(self) -> None:
         """Raise UnsupportedModelError if the bits of such a model were never tested, or depend on
         the batch."""
-        why = "with which its text was seen not to depend on the batch. A draft's may be any"
+        why = "for which tests show that a text does not depend on the batch. A draft may have any"
         others = self._tensor_types() - set(_PROVEN_TYPES)  # the file's own type names only the type of most tensors
         if others:
             raise UnsupportedModelError(
@@ -78,8 +78,8 @@ class GgufModel:
             raise UnsupportedModelError(f"{self.path} is a {self.architecture}; a target must be one of {known}, {why}")
         if int(self._said(f"{self.architecture}.expert_count") or 0):
             raise UnsupportedModelError(
-                f"{self.path} is a mixture of experts, where a row may be alone with one: its bits would depend on the batch. "
-                "A draft's may"
+                f"{self.path} is a mixture of experts, where a row may be alone at an expert: its bits would depend on the "
+                "batch. A draft may be one"
             )
 
     def _tensor_types(self) -> set[str]:

@@ -269,7 +269,7 @@ def _compare(structure: str, found: ctypes.Structure, expected: Mapping[str, flo
 def _other(why: str) -> UnsupportedModelError:
     build, _ = installed()
     return UnsupportedModelError(
-        f"the llama.cpp of {build.distribution} is another than this version knows ({why}): {_INSTALL}"
+        f"the llama.cpp of {build.distribution} is not a supported version ({why}): {_INSTALL}"
     )
 
 

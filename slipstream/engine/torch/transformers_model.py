@@ -147,7 +147,7 @@ def _probe_layers(model: Any) -> list[LayerShape]:
     if "logits_to_keep" not in parameters:
         raise UnsupportedModelError(f"{name} cannot give logits at chosen rows (no logits_to_keep)")
     if "position_ids" not in parameters:  # otherwise it would count each step's rows from 0
-        raise UnsupportedModelError(f"{name} cannot be told its tokens' positions (no position_ids)")
+        raise UnsupportedModelError(f"{name} does not accept token positions (no position_ids)")
     probe = attention.ShapeProbe()
     ids = torch.zeros(1, _PROBE_ROWS, dtype=torch.int64, device=model.device)
     rows = torch.arange(_PROBE_ROWS, device=model.device)

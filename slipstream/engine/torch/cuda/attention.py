@@ -58,7 +58,7 @@ def compile_launcher() -> None:
         triton.runtime.driver.active.get_current_target()
     except (RuntimeError, OSError, CalledProcessError) as error:
         raise UnsupportedModelError(
-            "attention on CUDA wants a C compiler (gcc, clang or what CC names) with the headers of Python, once on each "
+            "attention on CUDA needs a C compiler (gcc, clang or what CC names) and Python's headers, once on each "
             f"machine: {error}"
         ) from error
 

@@ -152,7 +152,7 @@ class CudaBackend:
             if not np.array_equal(beside[count : 2 * count], alone):
                 raise UnsupportedModelError(
                     f"{self.model.architecture} in {self.model.dtype} on {self.model.device}: a row's numbers depend on the "
-                    "rows beside it, so that texts would depend on what else is served; bfloat16 or the cpu may do"
+                    "rows beside it, so texts would depend on other requests; try bfloat16 or the CPU"
                 )
 
     def _make_steps(self) -> None:

@@ -12,15 +12,13 @@ import triton.language as tl
 from torch import nn
 
 from slipstream.engine.torch.cuda.products import can_be_joined, free_cached_memory, joined
+from slipstream.engine.torch.cuda.rounding import TRIAL_ROWS, equal_but_rounding
 
 _PROJECTIONS = ("gate_proj", "up_proj")
 _COLUMNS = 1024
 """Columns that a program computes."""
-_PROBED_ROWS = 8
 _PROBED_SCALES = 1.0, 30.0, 1000.0
 """Scales of the trial's inputs. Some blocks clamp large values."""
-_MOST_ERROR = 2.0**-6
-"""Largest relative error of a gated input: two roundings to bfloat16 and the next number."""
 
 
 def gate(both: torch.Tensor) -> torch.Tensor:
@@ -68,7 +66,7 @@ def _is_gated(block: Any) -> bool:
         layer.register_forward_hook(lambda own, asked, made: calls.append((own, *asked, made))) for layer in layers
     ]
     generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(_PROBED_ROWS, down.weight.shape[0], generator=generator).to(down.weight)
+    inputs = torch.randn(TRIAL_ROWS, down.weight.shape[0], generator=generator).to(down.weight)
     try:
         return all(_gates(block, inputs * scale, layers, calls) for scale in _PROBED_SCALES)
     except Exception:  # the block needs other arguments, so it is not replaced
@@ -90,9 +88,7 @@ def _gates(
     (_, gate_inputs, gates), (_, up_inputs, ups), (_, gated, downs) = calls
     if not (gate_inputs is inputs and up_inputs is inputs and output is downs):
         return False
-    expected = gated.float()
-    error = (gate(torch.cat([gates, ups], dim=-1)).float() - expected).abs()
-    return bool((error <= _MOST_ERROR * expected.abs() + 1e-30).all())
+    return equal_but_rounding(gate(torch.cat([gates, ups], dim=-1)), gated)
 
 
 @triton.jit(do_not_specialize=["size"])
