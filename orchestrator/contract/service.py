@@ -129,7 +129,7 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
             parent = context_of_metadata(context.invocation_metadata())
             with self._noting_refusals(parent, request.session_id):
                 caller, wait = self._access.principal_of(context), AdmissionWait(context.time_remaining())
-                record = self._sessions.kept(request.session_id, caller)
+                record = self._sessions.get_loaded(request.session_id, caller)
                 message = message_of(request, caller)
                 turn = await self._sessions.send(record, message, _NO_STREAM_SETTINGS, parent, wait)
             async with aclosing(_events(TurnReader(turn, request.after_token_count))) as events:
@@ -151,7 +151,7 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
     ) -> orchestrator_pb2.CancelTurnResponse:
         async with _refusals(context):
             caller = self._access.principal_of(context)
-            await self._sessions.cancel(self._sessions.kept(request.session_id, caller), request.turn)
+            await self._sessions.cancel(self._sessions.get_loaded(request.session_id, caller), request.turn)
             return orchestrator_pb2.CancelTurnResponse()
 
     async def Chat(

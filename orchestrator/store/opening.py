@@ -55,10 +55,10 @@ def _opened(
     try:
         database.open()
     except SlipstreamError as error:
-        raise StoreFormatError(f"sessions cannot be kept in {name}: {error}") from error
+        raise StoreFormatError(f"sessions cannot be stored in {name}: {error}") from error
     except Exception as error:
         why = " ".join(str(error).split())
         raise StoreFormatError(
-            f"sessions cannot be kept in {name}: {why}; choose another --store, or memory to store none"
+            f"sessions cannot be stored in {name}: {why}; choose another --store, or memory to store none"
         ) from error
     return Store(database)

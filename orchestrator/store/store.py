@@ -157,13 +157,13 @@ class Store:
                 of_principal = "SELECT count(*) FROM sessions WHERE listed = 1 AND principal = ?"
                 (count,) = t.rows(of_principal, (first.principal,))[0]
                 if count + len(sessions) > most_of_principal:
-                    what = f"you keep {count} sessions, of at most {most_of_principal}: delete some"
+                    what = f"you have {count} sessions, of at most {most_of_principal}: delete some"
                     raise SessionLimitError(what, limit=most_of_principal)
             if most is not None:
                 (count,) = t.rows("SELECT count(*) FROM sessions WHERE listed = 1")[0]
                 excess = count + len(sessions) - most
                 if excess > 0 and not delete_unused_sessions(t, excess):
-                    raise SessionLimitError(f"{count} sessions are kept, of at most {most}")
+                    raise SessionLimitError(f"{count} sessions are stored, of at most {most}")
             for index, session in enumerate(sessions):
                 if not insert_session(t, session):  # another process has answered the request just now
                     return sessions_of_request(t, session.principal, session.request_id, listed=session.listed)

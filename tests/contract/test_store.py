@@ -149,7 +149,7 @@ async def test_there_is_room_for_so_many(store: Store) -> None:
         await store.create_sessions([row], most=3)
         await store.begin_turn(row, turn(1), COUNTS)
     await store.create_sessions([session("g", listed=False)])
-    with pytest.raises(SessionLimitError, match="3 sessions are kept, of at most 3"):
+    with pytest.raises(SessionLimitError, match="3 sessions are stored, of at most 3"):
         await store.create_sessions([session("s3")], most=3)
     await store.delete_session(session("s1"))
     await store.create_sessions([session("s3")], most=3)
@@ -183,7 +183,7 @@ async def test_a_principals_session_limit_does_not_depend_on_other_principals(st
     for index in range(3):
         await store.create_sessions([session(f"s{index}")])
         await store.create_sessions([session(f"p{index}", principal="p")], most_of_principal=3)
-    with pytest.raises(SessionLimitError, match="you keep 3 sessions, of at most 3: delete some"):
+    with pytest.raises(SessionLimitError, match="you have 3 sessions, of at most 3: delete some"):
         await store.create_sessions([session("p3", principal="p")], most_of_principal=3)
 
 

@@ -88,11 +88,11 @@ def named(name: str, content: str = "") -> RequestName:
 def test_a_request_is_known_by_its_name_and_must_be_the_same() -> None:
     requests: Requests[int] = Requests(2)
     assert requests.find(named("a", "hello")) is None
-    requests.keep(named("a", "hello"), 7)
+    requests.remember(named("a", "hello"), 7)
     assert requests.find(named("a", "hello")) == 7
     with pytest.raises(RequestIdReusedError):
         requests.find(named("a", "goodbye"))
-    requests.keep(named("", "nameless"), 8)
+    requests.remember(named("", "nameless"), 8)
     assert requests.find(named("", "nameless")) is None and requests.answer_to("") is None
     with pytest.raises(InvalidFieldsError, match="request_id must have at most 128"):
         requests.find(named("x" * 129))
@@ -101,28 +101,28 @@ def test_a_request_is_known_by_its_name_and_must_be_the_same() -> None:
 def test_requests_are_forgotten_oldest_first() -> None:
     requests: Requests[int] = Requests(2)
     for index in range(3):
-        requests.keep(named(str(index)), index)
+        requests.remember(named(str(index)), index)
     assert [requests.find(named(str(index))) for index in range(3)] == [None, 1, 2]
 
 
 def test_a_name_may_be_as_long_as_its_limit_with_any_content() -> None:
     requests: Requests[int] = Requests(2)
     longest = "x" * 128
-    requests.keep(named(longest), 3)
+    requests.remember(named(longest), 3)
     assert (requests.find(named(longest)), requests.answer_to(longest)) == (3, 3)
     assert (requests.answer_to("never"), requests.answer_to("")) == (None, None)
     requests.forget(longest)
     requests.forget("never")
     assert requests.find(named(longest, "another content")) is None
-    requests.keep(named("a", "1"), 4)
-    requests.keep(named("b"), 5)
-    requests.keep(named("a", "2"), 6)
+    requests.remember(named("a", "1"), 4)
+    requests.remember(named("b"), 5)
+    requests.remember(named("a", "2"), 6)
     assert (requests.find(named("a", "2")), requests.find(named("b"))) == (6, 5), "kept again it takes no room"
 
 
 def test_a_request_answered_with_nothing_is_answered_all_the_same() -> None:
     requests: Requests[int] = Requests(2)
-    requests.keep(named("a"), 0)
+    requests.remember(named("a"), 0)
     assert (requests.find(named("a")), requests.answer_to("a")) == (0, 0)
     with pytest.raises(RequestIdReusedError):
         requests.find(named("a", "another content"))

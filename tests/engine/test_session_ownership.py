@@ -149,13 +149,13 @@ async def cancel(system: System, name: str) -> object:
 
 async def cancel_what_it_does_not_know(system: System, name: str) -> object:
     with pytest.raises(TurnNotFoundError):
-        await system.sessions.cancel(system.sessions.kept(name, ANONYMOUS), 7)
+        await system.sessions.cancel(system.sessions.get_loaded(name, ANONYMOUS), 7)
     return None
 
 
 async def cancel_by_request(system: System, name: str) -> object:
     with pytest.raises(TurnNotFoundError):
-        await system.sessions.turn_of_request(system.sessions.kept(name, ANONYMOUS), "unknown")
+        await system.sessions.turn_of_request(system.sessions.get_loaded(name, ANONYMOUS), "unknown")
     return None
 
 

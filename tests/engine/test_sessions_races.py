@@ -88,7 +88,7 @@ class Process:
     async def taken_over(self, session_id: str) -> SessionRecord:
         """Take over a session that no process owns."""
         assert await self.sessions.takeover.locate(session_id, "") is None
-        return self.sessions.kept(session_id, ANONYMOUS)
+        return self.sessions.get_loaded(session_id, ANONYMOUS)
 
     def holding(self, operation: str) -> tuple[asyncio.Event, asyncio.Event]:
         """From now on an operation of the store says when it is asked for, and waits to be let

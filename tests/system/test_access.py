@@ -216,7 +216,7 @@ def test_one_principal_keeps_as_many_sessions_as_it_may(guarded: LocalServices) 
         made = [alice.create_session(), alice.create_session()]
         error = refusal(alice.create_session)
         assert (error.code.name, error.reason) == ("RESOURCE_EXHAUSTED", "SESSION_LIMIT")
-        assert "you keep 2 sessions, of at most 2" in str(error)
+        assert "you have 2 sessions, of at most 2" in str(error)
         bob.create_session().delete()
         for session in made:
             session.delete()

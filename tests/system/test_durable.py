@@ -452,7 +452,7 @@ def test_a_store_that_cannot_be_written_refuses_new_turns_and_loses_none(tmp_pat
 def test_what_cannot_be_a_store_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for wrong in (str(tmp_path / "file" / "s.db"), str(tmp_path), "postgresql://127.0.0.1:1/none"):
-        with pytest.raises(ServiceFailedError, match=r"orchestrator: sessions cannot be kept in .*: .*--store"):
+        with pytest.raises(ServiceFailedError, match=r"orchestrator: sessions cannot be stored in .*: .*--store"):
             LocalServices(dataclasses.replace(PAPER_PAIR, draft="", store=wrong)).__enter__()
 
 

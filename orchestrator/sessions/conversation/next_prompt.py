@@ -89,7 +89,7 @@ class NextPrompt:
         generated = self.answers[-1].tokens
         prompt = self.before[: len(self.before) - len(generated)]
         tail = self.codec.encode_with_places(rendered, self.codec.cut_before(rendered, start, prompt))
-        kept, follows = _kept(self.codec, tail, start, generated)
+        kept, follows = _matched_tokens(self.codec, tail, start, generated)
         if follows is None:
             return None
         return [*prompt, *generated[:kept], *tail.ids[follows:]]
@@ -120,7 +120,7 @@ class NextPrompt:
         start = found - (len(message.content) - len(message.content.lstrip()))
         if whole.text[start - 1 : start] == " " and _lost_space(self.codec, said.tokens, message.content):
             start -= 1
-        kept, follows = _kept(self.codec, whole, start, said.tokens)
+        kept, follows = _matched_tokens(self.codec, whole, start, said.tokens)
         return whole.border(start), follows if kept else None, kept
 
 
@@ -154,7 +154,7 @@ def _count_of(space: str, text: str) -> int:
     return len(text) - len(text.lstrip(space))
 
 
-def _kept(codec: Codec, whole: Encoded, start: int, tokens: Sequence[int]) -> tuple[int, int | None]:
+def _matched_tokens(codec: Codec, whole: Encoded, start: int, tokens: Sequence[int]) -> tuple[int, int | None]:
     """Return how many tokens of an answer stay, and the index of the first id after them. The
     answer begins at ``start``.
 

@@ -161,6 +161,6 @@ def _rebuild_session(row: SessionRow, turns: Sequence[StoredTurn], pair: Pair) -
         record.turns.add(ended)
     for turn in turns:
         if turn.begun.request_id:
-            record.requests.keep(RequestName(turn.begun.request_id, turn.begun.fingerprint), turn.begun.turn)
+            record.requests.remember(RequestName(turn.begun.request_id, turn.begun.fingerprint), turn.begun.turn)
     unfinished = next((turn for turn in reversed(turns) if turn.end is None), None)
     return TakenOver(record, unfinished, None if unfinished is None else turn_payload_of(unfinished.begun))

@@ -119,7 +119,7 @@ class Messages:
             content=message.content,
             rendered=following.rendered,
         )
-        record.requests.keep(message.name, turn.turn)
+        record.requests.remember(message.name, turn.turn)
         return turn
 
     async def _write_turn(

@@ -166,7 +166,7 @@ class Sessions:
         """
         return await self._creation.create(new)
 
-    def kept(self, session_id: str, caller: Principal) -> SessionRecord:
+    def get_loaded(self, session_id: str, caller: Principal) -> SessionRecord:
         """Return a session of the caller's from memory, though another process may own it by now.
         SessionNotFoundError."""
         record = self._loaded.get(session_id)
@@ -179,7 +179,7 @@ class Sessions:
 
         SessionNotFoundError; SessionMovedError; StoreUnavailableError if the owner is not known.
         """
-        record = self.kept(session_id, caller)
+        record = self.get_loaded(session_id, caller)
         await self._eviction.check_ownership(record)
         return record
 
@@ -216,7 +216,7 @@ class Sessions:
         if known is not None:
             return known
         self.tasks.refuse_while_draining()
-        return await self._creation.fork(self.kept(session_id, caller), after_turn, name, caller)
+        return await self._creation.fork(self.get_loaded(session_id, caller), after_turn, name, caller)
 
     async def turns(self, record: SessionRecord) -> AsyncGenerator[ToldTurn]:
         """Yield all turns of a session that have ended and were not undone."""
@@ -290,7 +290,7 @@ class Sessions:
     async def delete(self, session_id: str, caller: Principal) -> None:
         """Delete a session, cancel its turn, and release its pages. SessionNotFoundError;
         SessionMovedError; StoreUnavailableError."""
-        record = self.kept(session_id, caller)
+        record = self.get_loaded(session_id, caller)
 
         async def delete() -> None:
             try:

@@ -60,7 +60,7 @@ class Requests(Generic[AnswerT]):
         known = self._answers.get(request_id)
         return None if known is None else known[1]
 
-    def keep(self, name: RequestName, answer: AnswerT) -> None:
+    def remember(self, name: RequestName, answer: AnswerT) -> None:
         """Note an answer. A request without a request_id is not remembered."""
         if name.id:
             self._answers[name.id] = (name.fingerprint, answer)
