@@ -48,7 +48,8 @@ class Server:
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
-        # -F: without fsync, for no test cuts the power. With it a busy disk took half a minute to stop.
+        # -F: without fsync, for no test cuts the power. With it the server took half a minute to
+        # stop beside a busy disk.
         command = [_program("postgres"), "-F", "-D", str(self.directory / "data"), "-k", str(self.directory)]
         command += ["-h", "127.0.0.1", "-p", str(self.port)]
         quiet = subprocess.DEVNULL
