@@ -9,7 +9,7 @@ from slipstream.v1 import generation_pb2, status_pb2, trace_pb2
 
 WAYS = {"none": "waiting", "enumerate": "enumerated", "run_ahead": "run ahead", "": "without the draft"}
 """What the draft does while the target verifies."""
-PROPOSERS = {"draft": "draft", "ngram": "n-gram", "": "nobody"}
+PROPOSERS = {"draft": "draft", "ngram": "n-gram", "": "none"}
 """Who makes proposals."""
 OUTCOMES = {name: name for name in ("recovered", "bonus", "plain", "cancelled", "failed")}
 """How rounds end."""
