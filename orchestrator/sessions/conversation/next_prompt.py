@@ -141,7 +141,9 @@ def next_prompt(session: Session, content: str) -> NextPrompt:
 
 def _prefix(text: str, length: int) -> RenderedPrefix:
     """Return the first ``length`` characters of a text as a prefix to compare."""
-    return RenderedPrefix(length, hashlib.blake2b(text[:length].encode(), digest_size=32).digest())
+    return RenderedPrefix(
+        length, hashlib.blake2b(text[:length].encode("utf-8", "surrogatepass"), digest_size=32).digest()
+    )
 
 
 def _lost_space(codec: Codec, tokens: Sequence[int], text: str) -> bool:
