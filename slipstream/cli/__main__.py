@@ -211,7 +211,7 @@ def trace(
     server: Server,
     session: Annotated[str, typer.Argument(help="id of a session, as slipstream chat and slipstream top show it")],
     turns: Annotated[int, typer.Option(min=1, max=64, help="so many of its last turns")] = 1,
-    html: Annotated[Path | None, typer.Option(help="write one HTML file instead, to be sent to somebody")] = None,
+    html: Annotated[Path | None, typer.Option(help="write one HTML file instead, to send to a colleague")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON instead")] = False,
 ) -> None:
     """Show a session's last turns round by round: what was proposed and accepted, and where the
@@ -291,7 +291,7 @@ def _load_table(report: LoadReport) -> Table:
 
 @app.command()
 def token(
-    name: Annotated[str, typer.Argument(help="whoever is to have it: a team, a service, a person")],
+    name: Annotated[str, typer.Argument(help="name of the principal: a team, a service, a person")],
     days: Annotated[int, typer.Option(min=1, help="for how long it counts")] = 90,
 ) -> None:
     """Make a token for an orchestrator that wants to know who asks (--access FILE).
