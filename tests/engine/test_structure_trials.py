@@ -140,9 +140,9 @@ async def test_a_check_that_waits_for_a_start_ends_with_the_service() -> None:
     async with asyncio.timeout(120):
         await made.close()
         for outcome in await asyncio.gather(*waiting, return_exceptions=True):
-            assert isinstance(outcome, StructureTrialError) and "stops" in str(outcome)
+            assert isinstance(outcome, StructureTrialError) and "stopping" in str(outcome)
     assert not made.pids and not made._tasks
-    with pytest.raises(StructureTrialError, match="stops"):
+    with pytest.raises(StructureTrialError, match="is stopping"):
         await made.check(PLAIN, "alice")
     assert not made._tasks
 
