@@ -19,6 +19,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from slipstream.cli.chat import converse
+from slipstream.cli.compile import compile_halves
 from slipstream.cli.load import LoadReport, LoadSettings, run_load
 from slipstream.cli.local import LocalServices, PairSettings
 from slipstream.cli.reaching import Server, with_server
@@ -303,6 +304,20 @@ def token(
     made, entry = token_and_entry(name, days, ascii_only=not shows_unicode())
     typer.echo(f"the token, to be kept by {name} alone: {made}", err=True)
     typer.echo(entry)
+
+
+@app.command(name="compile")
+def compile_ahead() -> None:
+    """Compile now, for this processor, what the first start of a model would compile.
+
+    Takes half a minute on two cores, and later starts two seconds. Needed once for each version.
+    """
+    require("slipstream", "compiled")
+    with progress.status("starting two compilers") as status:
+        ended = compile_halves(status.update if progress.is_terminal else progress.print)
+    if ended:
+        _fail(f"the compiler ended with status {ended}: see above")
+    progress.print("compiled for this processor")
 
 
 @app.command()

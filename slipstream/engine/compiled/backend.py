@@ -51,7 +51,7 @@ class CompiledBackend:
         numbers = "eighths" if model.quantised else BF16_INSTRUCTION if model.bf16 else "float32"
         self.mark = hashlib.sha256(f"compiled {numbers}".encode()).hexdigest()[:4]
         self.page_size = page_size
-        in_matrices = _in_matrices(model)
+        in_matrices = _in_matrices(bf16=model.bf16)
         most_queries = MATRIX_ROWS if in_matrices else TILE_ROWS
         self._most_rows = max(1, most_queries // (model.head_count // model.kv_head_count))
         """Most rows of a part of attention: all of its queries of a key head are a tile's rows."""
@@ -63,7 +63,7 @@ class CompiledBackend:
         self._step["in_matrices"], self._step["most_queries"] = in_matrices, most_queries
         self._step["layers"] = model.layers.ctypes.data
         self._step["frequencies"] = model.frequencies.ctypes.data
-        kinds = _kinds_of(model)
+        kinds = tile_kinds(bf16=model.bf16, quantised=model.quantised)
         compile_for(kinds, multi_step=multi_step)
         self._team = Team(threads, phase_count(model.layer_count))
         self._step["team"], self._step["thread_count"] = self._team.place, threads
@@ -106,17 +106,17 @@ class CompiledBackend:
         return np.ascontiguousarray(logits[:, : model.vocabulary_size])
 
 
-def _in_matrices(model: Decoder) -> bool:
-    """Return True if the processor's matrix unit computes the model."""
-    return HAS_MATRICES and model.bf16
+def _in_matrices(*, bf16: bool) -> bool:
+    """Return True if the processor's matrix unit computes such a model."""
+    return HAS_MATRICES and bf16
 
 
-def _kinds_of(model: Decoder) -> tuple[str, str, str]:
-    """Tiles of its matrices, and of attention's values and keys."""
-    if _in_matrices(model):
+def tile_kinds(*, bf16: bool, quantised: bool) -> tuple[str, str, str]:
+    """Return the kinds of tiles of a model's matrices, and of attention's values and keys."""
+    if _in_matrices(bf16=bf16):
         return "matrix_products", "matrix_values", "matrix_scores"
-    width = "bf16" if model.bf16 else "float"
-    return "quantised_products" if model.quantised else f"{width}_products", f"{width}_products", f"{width}_scores"
+    width = "bf16" if bf16 else "float"
+    return "quantised_products" if quantised else f"{width}_products", f"{width}_products", f"{width}_scores"
 
 
 def _help(walk: Walk, step: np.ndarray, layers: np.ndarray, thread: int) -> None:

@@ -1,7 +1,13 @@
-"""Compile what a model's steps need, shared between the processes that start on this machine."""
+"""Compile what a model's steps need, shared between the processes that start on this machine.
+
+``python -m slipstream.engine.compiled.compilation verifier`` compiles ahead of time what any model
+needs, beginning with a verifier's half; ``draft`` begins with the other.
+"""
 
 from __future__ import annotations
 
+import logging
+import sys
 from collections.abc import Sequence
 
 from slipstream.compilation import compile_shared
@@ -23,3 +29,18 @@ def compile_for(kinds: Sequence[str], *, multi_step: bool) -> None:
     units = [choosing_unit(), unit("following", following), walk] if multi_step else [walk, choosing_unit()]
     units.append(unit("tiles", lambda: [place_of(kind) for kind in kinds], *kinds))
     compile_shared(units, compiled_folder())
+
+
+def main() -> None:
+    """Compile for models of any numbers. Lines of progress go to standard output."""
+    from slipstream.engine.compiled.backend import tile_kinds
+
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+    for bf16, quantised in ((True, False), (False, False), (False, True)):
+        compile_for(tile_kinds(bf16=bf16, quantised=quantised), multi_step=sys.argv[1] == "draft")
+    if sys.argv[1] == "verifier":
+        compile_for(tile_kinds(bf16=True, quantised=False), multi_step=True)
+
+
+if __name__ == "__main__":
+    main()
