@@ -51,7 +51,7 @@ _ADVICE = {
     Code.UNIMPLEMENTED.name: "the orchestrator there is older than this command",
     Reason.SESSION_NOT_FOUND: "slipstream chat names its session as it begins, slipstream top those whose turns run",
 }
-"""What to do about an error, by its reason."""
+"""Advice about an error, by its reason."""
 
 Target = Annotated[
     str, typer.Option(help="target model: a directory, a hub id, a .gguf file, 'embedded' or 'arithmetic:...'")
@@ -82,7 +82,7 @@ def up(
     verifier_address: Annotated[str, typer.Option(help="host:port to listen on")] = "127.0.0.1:50052",
     draft_address: Annotated[str, typer.Option(help="host:port to listen on")] = "127.0.0.1:50053",
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="allow addresses that are not on loopback: all is plaintext here")
+        bool, typer.Option("--insecure", help="allow addresses that are not on loopback, without TLS")
     ] = False,
 ) -> None:
     """Run the three services here until Ctrl-C."""
@@ -184,9 +184,9 @@ def top(
     server: Server,
     interval: Annotated[float, typer.Option(min=0.1, help="seconds from one look to the next")] = 1.0,
     once: Annotated[
-        bool, typer.Option("--once", help="one look over an interval, printed, as where no terminal is")
+        bool, typer.Option("--once", help="print one look over an interval, as without a terminal")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="that look as JSON")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print that look as JSON")] = False,
 ) -> None:
     """Watch an orchestrator and its services: tokens a second, acceptance, where a round's time
     goes, who is busy.
@@ -295,9 +295,11 @@ def token(
     name: Annotated[str, typer.Argument(help="name of the principal: a team, a service, a person")],
     days: Annotated[int, typer.Option(min=1, help="for how long it counts")] = 90,
 ) -> None:
-    """Make a token for an orchestrator that wants to know who asks (--access FILE).
+    """Make a token for an orchestrator that knows its callers (--access FILE).
 
-    slipstream token shop >> access.toml     the lines go to the file; the token is shown on the terminal, once
+    The lines go to the file; the token is shown on the terminal, once:
+
+    slipstream token shop >> access.toml
     """
     with _refusals(""):
         name = argument_text(name, "the name")

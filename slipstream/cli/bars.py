@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """What to draw with."""
+    """Characters that bars are drawn with."""
 
     levels: str
     """From nothing to a full cell, upwards."""
@@ -22,7 +22,7 @@ class Marks:
 
 BLOCKS = Marks(" ▁▂▃▄▅▆▇█", " ▏▎▍▌▋▊▉█", " ", "░")
 LETTERS = Marks(" .:-=+*#", " #", ".", "=")
-"""Where the terminal's encoding has no blocks."""
+"""Marks for a terminal whose encoding has no blocks."""
 
 
 def bar(share: float, width: int, marks: Marks = BLOCKS) -> str:

@@ -1,4 +1,4 @@
-"""What an orchestrator has counted since it began, and how much of it between two looks. Pure."""
+"""Counts of an orchestrator since it began, and the difference between two looks. Pure."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Counts:
 
     @property
     def timed_round_count(self) -> float:
-        """Of them, those whose times are in the sums."""
+        """Count of the rounds whose times are in the sums."""
         return sum(count for outcome, count in self.rounds_by(OUTCOME).items() if outcome not in _WITHOUT_TIMES)
 
     @property
@@ -97,8 +97,8 @@ class Counts:
 
     @property
     def seconds_a_round(self) -> dict[str, float]:
-        """Where a round's time goes; the last is what is left over. The idle time is not among it,
-        since it lies in part between rounds. Empty if there was no round."""
+        """Return the seconds of each part of a round; the last part is the rest. Idle time is left
+        out, since a part of it lies between rounds. Empty if there was no round."""
         count = self.timed_round_count
         if not count:
             return {}
@@ -112,20 +112,20 @@ class Counts:
         return ratio(self["verifier_idle"], self.timed_round_count)
 
     def goes_on_from(self, earlier: Counts) -> bool:
-        """Whether nothing has become less: else the process has begun anew."""
+        """Return True if no count has become less. Otherwise the process has been restarted."""
         return all(count <= self.sums.get(key, 0) for key, count in earlier.sums.items())
 
     def since(self, earlier: Counts) -> Counts:
-        """What was added since then."""
+        """Return what was added since an earlier look."""
         return Counts({key: count - earlier.sums.get(key, 0) for key, count in self.sums.items()})
 
     def a_second(self, elapsed: float) -> Counts:
-        """As rates; none of no time."""
+        """Return the counts as rates, 0 if no time has passed."""
         return Counts({key: count / elapsed for key, count in self.sums.items()}) if elapsed > 0 else Counts()
 
 
 def summed(several: Iterable[Counts]) -> Counts:
-    """Of several processes."""
+    """Return the sum of several processes' counts."""
     sums: dict[tuple[str, ...], float] = {}
     for counts in several:
         for key, count in counts.sums.items():
@@ -134,5 +134,5 @@ def summed(several: Iterable[Counts]) -> Counts:
 
 
 def ratio(part: float, whole: float) -> float | None:
-    """None of nothing."""
+    """Return a part of a whole, None if the whole is 0."""
     return part / whole if whole else None

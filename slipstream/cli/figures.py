@@ -1,4 +1,4 @@
-"""What ``slipstream top`` shows: an orchestrator from one look to the next. Pure."""
+"""Figures of ``slipstream top``: an orchestrator from one look to the next. Pure."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Peer:
     role: str
     address: str
     reachable_from: int
-    """So many processes reach it,"""
+    """Number of processes that reach it."""
     process_count: int
-    """of so many."""
+    """Number of processes that know it."""
     load: status_pb2.PeerLoad | None
     steps_a_second: float | None
 
@@ -70,9 +70,9 @@ class Figures:
     processes: Sequence[Process]
     peers: Sequence[Peer]
     turns: Sequence[Turn]
-    """Those that have run longest come first."""
+    """Running turns, longest first."""
     total: Counts
-    """Of all processes since they began."""
+    """Counts of all processes since they began."""
     rates: Counts
     """A second, since the last look. Empty at the first."""
     history: Sequence[tuple[float, float]] = ()
@@ -92,7 +92,7 @@ class Looks:
     _history: list[tuple[float, float]] = field(default_factory=list)
 
     def take(self, answer: orchestrator_pb2.GetStatusResponse, now: float) -> Figures:
-        """What a look at the moment ``now``, in seconds of any clock, shows."""
+        """Return the figures of a look at the moment ``now``, in seconds of any clock."""
         seen_before = bool(self._processes)
         processes = [self._process(status) for status in answer.processes]
         self._processes |= {process.status.number: process for process in processes}

@@ -37,7 +37,7 @@ class LoadSettings:
     goal_first_seconds: float = 1.0
     """Goodput counts the tokens of turns whose first token came within this,"""
     goal_token_seconds: float = 0.1
-    """and whose later tokens took at most this on average."""
+    """Most seconds for each later token, on average."""
     seed: int = 0
     generation: Settings = field(default_factory=Settings)
 
@@ -55,7 +55,7 @@ class TurnRecord:
 
 @dataclass(slots=True)
 class Percentiles:
-    """Of a set of times, in seconds."""
+    """Percentiles of a set of times, in seconds."""
 
     p50: float
     p95: float
@@ -70,7 +70,7 @@ class Percentiles:
 
 @dataclass(slots=True)
 class LoadReport:
-    """What a load brought."""
+    """Results of a load."""
 
     turn_count: int
     failures: dict[str, int]
@@ -106,8 +106,8 @@ class _Load:
         self._gate = asyncio.Semaphore(settings.concurrency)
         self._stubs = [orchestrator_pb2_grpc.OrchestratorServiceStub(channel) for channel in self._channels]
         self._openings: dict[asyncio.Task[str], orchestrator_pb2_grpc.OrchestratorServiceAsyncStub] = {}
-        """Of the sessions that are not deleted yet. A task outlives its cancelled chat, so that its
-        session is known."""
+        """Tasks that open the sessions not deleted yet. A task outlives its cancelled chat, so that
+        its session is known."""
         self.turns: list[TurnRecord] = []
         self.failures: dict[str, int] = {}
 
@@ -226,7 +226,7 @@ async def _open(
 
 
 async def _turn_events(events: AsyncIterator[orchestrator_pb2.ChatResponse]) -> AsyncIterator[turn_pb2.TurnEvent]:
-    """What a chat tells of its turns. _TurnFailedError if it refuses a command or closes."""
+    """Yield the events of a chat's turns. _TurnFailedError if it refuses a command or closes."""
     async for event in events:
         kind = event.WhichOneof("event")
         if kind == "turn":

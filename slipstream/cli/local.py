@@ -53,8 +53,8 @@ class ServiceFailedError(SlipstreamError):
 
 @dataclass(frozen=True, slots=True)
 class PairSettings:
-    """What to serve. ``target_flags`` and ``draft_flags`` go to the services as they are; an empty
-    draft means none."""
+    """Models to serve. ``target_flags`` and ``draft_flags`` go to the services as they are. An
+    empty draft means none."""
 
     target: str = "embedded"
     draft: str = "embedded"
@@ -65,10 +65,9 @@ class PairSettings:
     orchestrator_flags: Sequence[str] = ()
     environment: dict[str, str] = field(default_factory=dict)
     keeps_learnt: bool = False
-    """Whether the orchestrator goes on from what it has learnt of the pair before, in the user's
-    cache, and keeps it there."""
+    """True if the orchestrator keeps what it learns of the pair in the user's cache."""
     store: str = "memory"
-    """Where the orchestrator keeps sessions; empty: where it does if nothing is said."""
+    """Store of the orchestrator's sessions; empty for its default."""
 
 
 @functools.cache
@@ -96,20 +95,20 @@ def free_address() -> str:
 
 
 class ServiceProcess(Protocol):
-    """What is asked of a service's process, as `subprocess.Popen` has it."""
+    """Methods of a service's process, as `subprocess.Popen` has them."""
 
     pid: int
 
     def poll(self) -> int | None:
-        """Its exit status, negative if a signal ended it; None while it runs."""
+        """Return its exit status, negative if a signal ended it; None while it runs."""
         ...
 
     def wait(self, timeout: float | None = None) -> int:
-        """Its exit status once it has ended. subprocess.TimeoutExpired."""
+        """Wait for the end and return the exit status. subprocess.TimeoutExpired."""
         ...
 
     def send_signal(self, sig: int, /) -> None:
-        """Nothing, once it has ended."""
+        """Send a signal; do nothing once the process has ended."""
         ...
 
     def terminate(self) -> None:
@@ -168,8 +167,8 @@ class Service:
         wait_until_healthy([self], timeout)
 
     def last_words(self) -> str:
-        """Why the service ended: the line it gave as its reason, or the end of its log where it
-        gave none."""
+        """Return why the service ended: its last line of a reason, or the end of its log without
+        one."""
         reasons = [line for line in self._lines() if line.startswith(f"{self.name}: ")]
         return reasons[-1] if reasons else f"the {self.name} service ended:\n{self.log_tail()}"
 
@@ -237,7 +236,7 @@ def _is_serving(stub: health_pb2_grpc.HealthStub) -> bool:
 
 
 def is_small(model: str) -> bool:
-    """Whether a draft's step reads at most what caches hold: by the bytes of its weights, where
+    """Return True if a draft's step reads at most what caches hold, by the bytes of its weights if
     they lie on this machine."""
     path = Path(model).expanduser()
     if path.is_dir():

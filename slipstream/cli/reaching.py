@@ -1,4 +1,4 @@
-"""How commands reach an orchestrator: the options that they share, and the clients made of them."""
+"""Options that commands share to reach an orchestrator, and the clients made of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from slipstream.transport.reloading import FileError, read_bytes
 from slipstream.transport.tokens import bearer
 
 _TOKEN_VARIABLE = "SLIPSTREAM_TOKEN"
-"""Not an option: other users of a machine see those."""
+"""Environment variable of the token. Other users of a machine could see an option."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Server:
         return Client(self.address, credentials=self.credentials(), token=self._token(), **options)
 
     def credentials(self) -> grpc.ChannelCredentials | None:
-        """Of a channel; None is plaintext."""
+        """Return a channel's credentials, None for plaintext."""
         files = TlsFiles(self.tls_certificate, self.tls_key, self.tls_ca)
         files.check()
         if self.tls or self.tls_ca:
@@ -51,7 +51,7 @@ class Server:
         return None
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """What goes with every call, for whoever has no client."""
+        """Return the metadata of every call, for code without a client."""
         return call_metadata(self.address, self.credentials(), (), self._token())
 
     def _token(self) -> str | None:

@@ -33,7 +33,7 @@ def headline(session_id: str, turn: trace_pb2.TurnTrace) -> str:
 
 
 def left_out_of(turn: trace_pb2.TurnTrace) -> str:
-    """How many rounds are not shown, and which are; empty if all are."""
+    """Return a line on how many rounds are not shown; empty if all are."""
     missing = turn.round_count - len(turn.rounds)
     if missing <= 0:
         return ""
@@ -106,7 +106,7 @@ def _for_prompts(length: float) -> str:
 
 
 def _inside_draft(trace: trace_pb2.RoundTrace) -> str:
-    """What the longest request to the draft that the round waited for was about, if it was the
+    """Return the parts of the longest request to the draft that the round waited for, if it was the
     round's own."""
     verification = verification_of(trace)
     sent = span_of(trace)[1] if verification is None else seconds(verification.start)
@@ -127,7 +127,7 @@ def _inside_draft(trace: trace_pb2.RoundTrace) -> str:
 
 
 def notes_of(trace: trace_pb2.RoundTrace) -> list[str]:
-    """What went wrong in a round, in itself and with the peers."""
+    """Return what went wrong in a round, in itself and with the peers."""
     notes = []
     if is_bad(trace):
         notes.append(f"{outcome_of(trace.outcome)}{f': {trace.error_reason}' if trace.error_reason else ''}")
@@ -147,5 +147,5 @@ def counted(reasons: Iterable[str]) -> str:
 
 
 def is_bad(trace: trace_pb2.RoundTrace) -> bool:
-    """Whether it brought nothing."""
+    """Return True if a round brought no token."""
     return trace.outcome in (trace_pb2.ROUND_OUTCOME_FAILED, trace_pb2.ROUND_OUTCOME_CANCELLED)

@@ -1,4 +1,4 @@
-"""Where a turn's time went: each of its rounds in parts that follow one another. Pure."""
+"""Parts of a turn's time: each of its rounds in parts that follow one another. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LONGEST_TO_USUAL = 8
 
 
 class Kind(Enum):
-    """What a part of a round was."""
+    """Kinds of parts of a round."""
 
     PROPOSE = "draft"
     """Waiting for the proposal."""
@@ -31,7 +31,7 @@ class Kind(Enum):
     UNANSWERED = "unanswered"
     """A verification that had to be asked for again, or was not answered at all."""
     REST = "rest"
-    """Whatever nobody accounts for."""
+    """Time that no part accounts for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +49,13 @@ class Part:
 
 
 def verification_of(trace: trace_pb2.RoundTrace) -> trace_pb2.ExchangeTrace | None:
-    """What a round asked the verifier, if it came so far."""
+    """Return a round's request to the verifier, None if it sent none."""
     asked = [exchange for exchange in trace.exchanges if exchange.kind == trace_pb2.ExchangeTrace.KIND_VERIFY]
     return asked[-1] if asked else None
 
 
 def proposals_of(trace: trace_pb2.RoundTrace) -> list[trace_pb2.ExchangeTrace]:
-    """What it asked the draft, for itself and ahead."""
+    """Return a round's requests to the draft, for itself and ahead."""
     return [exchange for exchange in trace.exchanges if exchange.kind == trace_pb2.ExchangeTrace.KIND_PROPOSE]
 
 

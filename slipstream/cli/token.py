@@ -1,5 +1,4 @@
-"""A new token for somebody: shown once, with what the orchestrator's access file is to keep of
-it."""
+"""A new token for a caller, shown once, and the entry that the orchestrator's access file keeps."""
 
 from __future__ import annotations
 

@@ -40,9 +40,9 @@ class Screen:
     address: str
     figures: Figures
     trouble: str = ""
-    """Why there is nothing newer, if that is so."""
+    """Reason why the figures are old; empty if they are not."""
     most_turns: int | None = None
-    """None: as many as the terminal has room for."""
+    """Most turns to show; None for as many as the terminal has room for."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         marks = LETTERS if options.ascii_only else BLOCKS
@@ -169,7 +169,7 @@ def _named(names: Mapping[str, str], rates: Mapping[str, float]) -> Iterator[tup
 
 
 def _times(figures: Figures, width: int, marks: Marks) -> Iterator[Text]:
-    """Of the last interval's rounds, or if none ended in it, of all."""
+    """Yield the times of the last interval's rounds, or of all rounds if none ended in it."""
     recent = figures.rates.timed_round_count > 0
     counts = figures.rates if recent else figures.total
     parts = counts.seconds_a_round

@@ -1,5 +1,5 @@
 """A session's last turns as one HTML file that stands alone, without a script, a font or a link: to
-be sent to anybody."""
+be sent to others."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _COLUMNS = (
 )
 _EXPLAINED = (
     "A row is a round, first on the turn's time and then beside the others. Above are its parts and the time "
-    "that the verifier was idle for it; below is what was asked of the draft, paler where nobody waited for the answer. "
+    "that the verifier was idle for it; below is what was asked of the draft, paler if the round did not wait for the answer. "
     "K is the planned number of draft tokens; the column draft says what it did while the target verified, hit whether what it "
     "had prepared came true, foreseen how many of the drafted tokens were to be accepted, margin the least lead of a chosen "
     "token over the next best. A click on a row shows what it asked of whom."
@@ -189,7 +189,7 @@ def _round(trace: trace_pb2.RoundTrace, end: float, scale: float) -> str:
 
 
 def _bars(trace: trace_pb2.RoundTrace, left: float, right: float) -> str:
-    """What there is of a round from one moment to another."""
+    """Return the bars of a round from one moment to another."""
     bars = [
         _bar(
             (part.start - left) / (right - left),
@@ -221,7 +221,7 @@ def _bar(start: float, stop: float, lane: str, colour: str, told: str) -> str:
 
 
 def _exchanges(trace: trace_pb2.RoundTrace) -> str:
-    """What a round asked of whom."""
+    """Return the requests of a round."""
     heads = ("asked", "of", "at", "total", "queue", "forward", "of these prompts", "network", "rows of its step", "")
     facts = (
         f"after {trace.base_length} tokens; {outcome_of(trace.outcome)}; "
@@ -237,7 +237,7 @@ def _exchanges(trace: trace_pb2.RoundTrace) -> str:
 def _exchange(exchange: trace_pb2.ExchangeTrace) -> tuple[str, ...]:
     answered = exchange.HasField("forward")
     times = (exchange.queue, exchange.forward, exchange.prefill, exchange.network)
-    ending = (counted(exchange.setbacks), exchange.error_reason, "nobody waited for it" if exchange.left else "")
+    ending = (counted(exchange.setbacks), exchange.error_reason, "not waited for" if exchange.left else "")
     return (
         "a verification" if exchange.kind == trace_pb2.ExchangeTrace.KIND_VERIFY else "a proposal",
         exchange.address,

@@ -17,11 +17,11 @@ from slipstream.v1 import trace_pb2
 
 @dataclass(frozen=True, slots=True)
 class Ink:
-    """How a kind of part is drawn. No two look alike without their colours."""
+    """Style of a kind of part. No two look alike without their colours."""
 
     mark: str
     letter: str
-    """Where the terminal's encoding has no blocks."""
+    """Letter for a terminal whose encoding has no blocks."""
     colour: str
 
 
@@ -36,9 +36,9 @@ INKS = {
 }
 _LEAST_AXIS, _LEAST_PARTS, _MOST_PARTS = 16, 12, 40
 _MORE_FOR_BARS = 16
-"""What they get beyond the least before the last columns do,"""
+"""Cells that bars get beyond the least before the last columns are shown."""
 _ALWAYS_SHOWN = 4
-"""which are those after so many."""
+"""Number of columns that are always shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ _AFTER = (
     _Column("why K", 12, plan_reason_of, "why so many were planned"),
     _Column("margin", 7, margin_of, "the least lead of a chosen token over the next best"),
 )
-"""As many of them as there is room for."""
+"""Columns of the table; as many are shown as there is room for."""
 
 
 def _tokens(trace: trace_pb2.RoundTrace) -> str:
@@ -75,7 +75,7 @@ def _tokens(trace: trace_pb2.RoundTrace) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """How a terminal's width is shared."""
+    """Shares of a terminal's width."""
 
     axis_width: int
     parts_width: int
@@ -110,7 +110,7 @@ class Waterfall:
 
 
 class Footnotes:
-    """What the columns mean, and which there is no room for."""
+    """Footnotes: the meaning of columns, and those without room."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         shown = _Layout.of(options.max_width).after
@@ -120,7 +120,7 @@ class Footnotes:
 
 
 def summary(session_id: str, turn: trace_pb2.TurnTrace) -> Iterator[Text]:
-    """What there is to say of a turn before its rounds."""
+    """Yield the lines about a turn that come before its rounds."""
     yield Text(headline(session_id, turn), "bold")
     if turn.trace_id:
         yield Text("OpenTelemetry trace ").append(turn.trace_id, "cyan").append(", to be searched for in Jaeger")
@@ -131,7 +131,7 @@ def summary(session_id: str, turn: trace_pb2.TurnTrace) -> Iterator[Text]:
 
 
 def _legend(rounds: Sequence[trace_pb2.RoundTrace], width: int, ascii_only: bool) -> Iterator[Text]:
-    """What the marks mean, and what each kind comes to; in as many lines as it takes."""
+    """Yield lines that explain the marks and sum each kind."""
     sums = sums_of(rounds)
     whole = sum(sums.values())
     line = Text()
@@ -197,8 +197,8 @@ class _Drawing:
 
 
 def kinds_in_cells(parts: Sequence[Part], start: float, end: float, width: int) -> list[Kind | None]:
-    """What to draw of the time from ``start`` to ``end`` in so many cells: in each the kind that
-    has most of it, None if more than half of it is empty. A round too short for that has one cell
+    """Return the kind to draw in each cell of the time from ``start`` to ``end``: the kind that has
+    most of the cell, None if more than half of it is empty. A round too short for that has one cell
     all the same."""
     cells: list[Kind | None] = [None] * width
     length = (end - start) / width

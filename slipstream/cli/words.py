@@ -1,5 +1,5 @@
-"""What the contract's values are called on a screen. An enum's that a newer server sends is called
-by its number."""
+"""Names of the contract's values on a screen. A value that only a newer server knows is shown as
+its number."""
 
 from __future__ import annotations
 
@@ -8,48 +8,48 @@ from collections.abc import Sequence
 from slipstream.v1 import generation_pb2, status_pb2, trace_pb2
 
 WAYS = {"none": "waiting", "enumerate": "enumerated", "run_ahead": "run ahead", "": "without the draft"}
-"""What the draft does while the target verifies."""
+"""Names of what the draft does while the target verifies."""
 PROPOSERS = {"draft": "draft", "ngram": "n-gram", "": "none"}
-"""Who makes proposals."""
+"""Names of the makers of proposals."""
 OUTCOMES = {name: name for name in ("recovered", "bonus", "plain", "cancelled", "failed")}
-"""How rounds end."""
+"""Names of the outcomes of rounds."""
 
 
 def outcome_of(number: trace_pb2.RoundOutcome.ValueType) -> str:
-    """How a round ended, in lower case."""
+    """Return a round's outcome, in lower case."""
     return _name(trace_pb2.RoundOutcome.items(), "ROUND_OUTCOME_", number)
 
 
 def way_of(message: status_pb2.RoundCount | trace_pb2.RoundTrace) -> str:
-    """What the draft did meanwhile; empty if it was not asked."""
+    """Return what the draft did meanwhile; empty if it was not asked."""
     if not message.HasField("overlap"):
         return ""
     return _name(generation_pb2.Speculation.Overlap.items(), "OVERLAP_", message.overlap)
 
 
 def proposer_of(message: status_pb2.RoundCount | trace_pb2.RoundTrace) -> str:
-    """Who made the proposal; empty if there was none."""
+    """Return the maker of the proposal; empty if there was none."""
     if not message.proposer:
         return ""
     return _name(generation_pb2.Speculation.Proposer.items(), "PROPOSER_", message.proposer)
 
 
 def plan_reason_of(message: trace_pb2.RoundTrace) -> str:
-    """Why a round planned for as many draft tokens as it did; empty if that is not said."""
+    """Return why a round planned its number of draft tokens; empty if that is not said."""
     if not message.plan_reason:
         return ""
     return _name(trace_pb2.PlanReason.items(), "PLAN_REASON_", message.plan_reason).replace("_", " ")
 
 
 def hit_of(message: trace_pb2.RoundTrace) -> str:
-    """Whether what the draft had prepared came true."""
+    """Return a word on whether the draft's prepared branch came true."""
     if not message.HasField("branch_hit"):
         return "-"
     return "hit" if message.branch_hit else "miss"
 
 
 def foreseen_of(message: trace_pb2.RoundTrace) -> str:
-    """How many of the drafted tokens were to be accepted."""
+    """Return how many of the drafted tokens were expected to be accepted."""
     return f"{message.expected_accepted_count:.1f}" if message.HasField("expected_accepted_count") else "-"
 
 
@@ -64,7 +64,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def milliseconds(length: float) -> str:
-    """Of a time in seconds: 84 ms, 8.4 ms, 0.25 ms; from ten seconds on 12.3 s."""
+    """Return a time in seconds as text: 84 ms, 8.4 ms, 0.25 ms; from ten seconds on 12.3 s."""
     if length >= 10:
         return f"{length:.1f} s"
     value = length * 1e3

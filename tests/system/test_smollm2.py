@@ -77,6 +77,6 @@ def test_its_ids_are_those_of_transformers_on_the_dequantised_weights(
     assert len(ids) == TOKEN_COUNT
     # One forward over what was served: each id is the likeliest after those before it.
     with torch.inference_mode():
-        logits = reference(input_ids=torch.tensor([prompt_ids + ids])).logits[0, len(prompt_ids) - 1 : -1].clone()
-    logits[:, ENDS] = -torch.inf  # no end before so many tokens
+        logits = reference(input_ids=torch.tensor([prompt_ids + ids])).logits[0, len(prompt_ids) - 1 : -1]
+        logits[:, ENDS] = -torch.inf  # no end before so many tokens
     assert logits.argmax(-1).tolist() == ids
