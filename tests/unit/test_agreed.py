@@ -24,6 +24,6 @@ def test_no_module_defines_what_is_agreed_a_second_time() -> None:
 
 def test_the_protos_state_the_agreed_numbers() -> None:
     protos = {path.name: " ".join(path.read_text().split()) for path in (ROOT / "protos").rglob("*.proto")}
-    assert f"among its last {agreed.RULES_PER_HANDLE}" in protos["verifier.proto"]
+    assert f"among the last {agreed.RULES_PER_HANDLE}" in protos["verifier.proto"]
     assert f"At most {agreed.MAX_ANSWER_BYTES // 2**20} MiB in all" in protos["verifier.proto"]
     assert agreed.PEER_KEY in protos["model.proto"]

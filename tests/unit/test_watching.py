@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from orchestrator.contract.events import _speculation
-from orchestrator.contract.traces import fitting, turn_trace_message
+from orchestrator.contract.traces import fitting_turns, turn_trace_message
 from orchestrator.errors import VerifierLostError
 from orchestrator.peers.exchange import PeerTiming
 from orchestrator.rounds.note import RoundNote
@@ -475,9 +475,9 @@ def test_a_message_holds_the_last_turns_that_fit_and_the_last_one_always() -> No
         return made
 
     turns = [turn(1, 900), turn(2, 900), turn(3, 900), turn(4, 10)]
-    assert [each.turn for each in fitting(turns)] == [2, 3, 4]
-    assert [each.turn for each in fitting([turn(1, 1), turn(2, 3000)])] == [2]
-    assert fitting([]) == []
+    assert [each.turn for each in fitting_turns(turns)] == [2, 3, 4]
+    assert [each.turn for each in fitting_turns([turn(1, 1), turn(2, 3000)])] == [2]
+    assert fitting_turns([]) == []
     assert turn_trace_message(turns[0]).ByteSize() < 900 * 500
 
 
