@@ -1,4 +1,4 @@
-# Everything a person or a machine does here starts with one of these. `make help` lists them.
+# Every task of this checkout is a target here. `make help` lists them.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -22,10 +22,10 @@ help: ## list the targets
 
 # MODEL=smollm2 serves SmolLM2-135M instead of the embedded pair, with n-grams of the text as its draft.
 SERVED = $(if $(MODEL),--target build/models/$(MODEL).gguf --draft "")
-chat: $(VENV)/runtime $(MODEL:%=build/models/%.gguf) ## start the three services here and talk to the embedded pair, or to MODEL=smollm2
+chat: $(VENV)/runtime $(MODEL:%=build/models/%.gguf) ## talk to the embedded pair, or to MODEL=smollm2, on three services started here
 	@$(BIN)/slipstream chat --local $(SERVED)
 
-up: $(VENV)/runtime $(MODEL:%=build/models/%.gguf) ## leave the services running: orchestrator :50051, verifier :50052, draft :50053
+up: $(VENV)/runtime $(MODEL:%=build/models/%.gguf) ## run the three services until Ctrl-C: orchestrator :50051, verifier :50052, draft :50053
 	@$(BIN)/slipstream up $(SERVED)
 
 build/models/%.gguf: | $(VENV)/runtime
@@ -91,16 +91,16 @@ leaks: $(VENV)/dev ## abandon turns in every possible way and check that nothing
 faults: $(VENV)/dev ## plant faults in a copy of the code, one at a time, and list those that no test finds: PLANTED=200 takes an hour
 	$(BIN)/python tools/plant_faults.py --count $(PLANTED)
 
-protos: $(VENV)/dev ## generate the Python stubs anew
+protos: $(VENV)/dev ## generate the Python stubs again
 	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python tools/generate_stubs.py
 
-train: $(VENV)/dev ## train the embedded pair anew (two hours on two cores)
+train: $(VENV)/dev ## train the embedded pair again (two hours on two cores)
 	$(BIN)/python -W ignore -m training.embedded_pair all
 
 evaluate: $(VENV)/dev ## exact answers and acceptance of the embedded pair, as the model card has them
 	$(BIN)/python -m training.evaluate
 
-clean: ## remove what set-up and builds made
+clean: ## remove the environment and everything that was built
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
 $(VENV)/bin/python:
@@ -109,12 +109,12 @@ $(VENV)/bin/python:
 	@$(PYTHON) -m venv $(VENV)
 
 $(VENV)/runtime: $(VENV)/bin/python pyproject.toml constraints.txt
-	@echo "installing Slipstream and what it needs into $(VENV): a few minutes"
+	@echo "installing Slipstream into $(VENV): half a minute"
 	$(INSTALL) '.[compiled,orchestrator]'
 	@touch $@
 
 $(VENV)/dev: $(VENV)/bin/python pyproject.toml constraints.txt
-	@echo "installing Slipstream and its test tools into $(VENV): a few minutes"
+	@echo "installing Slipstream and its test tools into $(VENV): a minute or two"
 	$(INSTALL) '.[dev]'
 	@touch $@ $(VENV)/runtime
 

@@ -1,5 +1,4 @@
-"""The package's extras: which of them a command needs, and what to say where one is not
-installed."""
+"""The package's extras, and the line that names those which a command needs and does not find."""
 
 from __future__ import annotations
 
@@ -12,18 +11,16 @@ _MARKS = {
     "orchestrator": ("jinja2", "pydantic_settings"),
     "postgresql": ("psycopg",),
 }
-"""By extra, packages that are there once it is installed."""
+"""Packages that each extra installs; it is missing if one of them is."""
 
 
 def require(program: str, *extras: str) -> None:
-    """Exit with one line that says how to install those of the extras that are not, unless all
-    are."""
+    """Exit with one line that says how to install the missing extras, if any are missing."""
     if line := missing(*extras):
         sys.exit(f"{program}: this needs packages that are not installed: {line}")
 
 
 def missing(*extras: str) -> str:
-    """Return the command that installs those of the extras that are not installed, empty if all
-    are."""
+    """Return the command that installs the missing extras; empty if none are missing."""
     absent = [extra for extra in extras if not all(map(find_spec, _MARKS[extra]))]
     return f"pip install 'slipstream-llm[{','.join(absent)}]'" if absent else ""
