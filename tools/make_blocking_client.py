@@ -3,9 +3,9 @@
 python tools/make_blocking_client.py            write slipstream/client/blocking
 python tools/make_blocking_client.py --check    exit with 1 if it is not what would be generated
 
-`unasync` removes ``async`` and ``await`` and replaces names. What differs on purpose between an
-event loop and threads is written by hand: ``aio/event_loop.py`` and ``blocking/threads.py``, and the
-two modules ``reading.py``.
+`unasync` removes ``async`` and ``await`` and replaces names. The parts that differ on purpose
+between an event loop and threads are written by hand: ``aio/event_loop.py`` and
+``blocking/threads.py``, and the two modules ``reading.py``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NAMES = {
     "AsyncWatcher": "Watcher",
     "OrchestratorServiceAsyncStub": "OrchestratorServiceStub",
 }
-"""What names become, besides those that `unasync` knows."""
+"""Names that are replaced, besides those that `unasync` knows."""
 
 HEADER = "# Generated from aio/{name}.py by tools/make_blocking_client.py. Edit that module.\n"
 

@@ -51,7 +51,7 @@ _ADVICE = {
     Code.UNIMPLEMENTED.name: "the orchestrator there is older than this command",
     Reason.SESSION_NOT_FOUND: "slipstream chat names its session as it begins, slipstream top those whose turns run",
 }
-"""Advice about an error, by its reason."""
+"""Advice for an error, by its reason."""
 
 Target = Annotated[
     str, typer.Option(help="target model: a directory, a hub id, a .gguf file, 'embedded' or 'arithmetic:...'")

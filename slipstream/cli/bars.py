@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """Characters that bars are drawn with."""
+    """Characters to draw with."""
 
     levels: str
     """From nothing to a full cell, upwards."""
@@ -22,7 +22,7 @@ class Marks:
 
 BLOCKS = Marks(" ▁▂▃▄▅▆▇█", " ▏▎▍▌▋▊▉█", " ", "░")
 LETTERS = Marks(" .:-=+*#", " #", ".", "=")
-"""Marks for a terminal whose encoding has no blocks."""
+"""Characters for a terminal whose encoding has no blocks."""
 
 
 def bar(share: float, width: int, marks: Marks = BLOCKS) -> str:

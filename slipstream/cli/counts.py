@@ -1,4 +1,4 @@
-"""Counts of an orchestrator since it began, and the difference between two looks. Pure."""
+"""Counts of an orchestrator since it began, and their differences between two looks. Pure."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Counts:
 
     @property
     def timed_round_count(self) -> float:
-        """Count of the rounds whose times are in the sums."""
+        """Rounds whose times are in the sums."""
         return sum(count for outcome, count in self.rounds_by(OUTCOME).items() if outcome not in _WITHOUT_TIMES)
 
     @property
@@ -97,8 +97,11 @@ class Counts:
 
     @property
     def seconds_a_round(self) -> dict[str, float]:
-        """Return the seconds of each part of a round; the last part is the rest. Idle time is left
-        out, since a part of it lies between rounds. Empty if there was no round."""
+        """Return the parts of a round's time, in seconds; the last is what is left over.
+
+        The idle time is not among them, because part of it lies between rounds. Empty if there was
+        no round.
+        """
         count = self.timed_round_count
         if not count:
             return {}
@@ -112,7 +115,7 @@ class Counts:
         return ratio(self["verifier_idle"], self.timed_round_count)
 
     def goes_on_from(self, earlier: Counts) -> bool:
-        """Return True if no count has become less. Otherwise the process has been restarted."""
+        """True if no count has become smaller. Otherwise the process has started again."""
         return all(count <= self.sums.get(key, 0) for key, count in earlier.sums.items())
 
     def since(self, earlier: Counts) -> Counts:
@@ -120,7 +123,7 @@ class Counts:
         return Counts({key: count - earlier.sums.get(key, 0) for key, count in self.sums.items()})
 
     def a_second(self, elapsed: float) -> Counts:
-        """Return the counts as rates, 0 if no time has passed."""
+        """Return the counts as rates; zeros if no time has passed."""
         return Counts({key: count / elapsed for key, count in self.sums.items()}) if elapsed > 0 else Counts()
 
 
@@ -134,5 +137,5 @@ def summed(several: Iterable[Counts]) -> Counts:
 
 
 def ratio(part: float, whole: float) -> float | None:
-    """Return a part of a whole, None if the whole is 0."""
+    """Return ``part / whole``; None if ``whole`` is 0."""
     return part / whole if whole else None

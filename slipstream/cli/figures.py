@@ -34,9 +34,9 @@ class Peer:
     role: str
     address: str
     reachable_from: int
-    """Number of processes that reach it."""
+    """Number of processes that reach the peer."""
     process_count: int
-    """Number of processes that know it."""
+    """Number of all processes."""
     load: status_pb2.PeerLoad | None
     steps_a_second: float | None
 
@@ -70,9 +70,9 @@ class Figures:
     processes: Sequence[Process]
     peers: Sequence[Peer]
     turns: Sequence[Turn]
-    """Running turns, longest first."""
+    """Turns, the longest running first."""
     total: Counts
-    """Counts of all processes since they began."""
+    """Sum of all processes' counts since they began."""
     rates: Counts
     """A second, since the last look. Empty at the first."""
     history: Sequence[tuple[float, float]] = ()

@@ -37,7 +37,7 @@ class LoadSettings:
     goal_first_seconds: float = 1.0
     """Goodput counts the tokens of turns whose first token came within this,"""
     goal_token_seconds: float = 0.1
-    """Most seconds for each later token, on average."""
+    """Most seconds that a turn's later tokens may take on average."""
     seed: int = 0
     generation: Settings = field(default_factory=Settings)
 
@@ -106,8 +106,8 @@ class _Load:
         self._gate = asyncio.Semaphore(settings.concurrency)
         self._stubs = [orchestrator_pb2_grpc.OrchestratorServiceStub(channel) for channel in self._channels]
         self._openings: dict[asyncio.Task[str], orchestrator_pb2_grpc.OrchestratorServiceAsyncStub] = {}
-        """Tasks that open the sessions not deleted yet. A task outlives its cancelled chat, so that
-        its session is known."""
+        """Tasks that open the sessions that are not deleted yet. A task outlives its cancelled
+        chat, so that its session is known."""
         self.turns: list[TurnRecord] = []
         self.failures: dict[str, int] = {}
 
@@ -226,7 +226,8 @@ async def _open(
 
 
 async def _turn_events(events: AsyncIterator[orchestrator_pb2.ChatResponse]) -> AsyncIterator[turn_pb2.TurnEvent]:
-    """Yield the events of a chat's turns. _TurnFailedError if it refuses a command or closes."""
+    """Yield the events of a chat's turns. Raises _TurnFailedError if the chat refuses a command or
+    closes."""
     async for event in events:
         kind = event.WhichOneof("event")
         if kind == "turn":

@@ -53,7 +53,7 @@ class ServiceFailedError(SlipstreamError):
 
 @dataclass(frozen=True, slots=True)
 class PairSettings:
-    """Models to serve. ``target_flags`` and ``draft_flags`` go to the services as they are. An
+    """Settings of a pair. ``target_flags`` and ``draft_flags`` go to the services unchanged; an
     empty draft means none."""
 
     target: str = "embedded"
@@ -65,7 +65,8 @@ class PairSettings:
     orchestrator_flags: Sequence[str] = ()
     environment: dict[str, str] = field(default_factory=dict)
     keeps_learnt: bool = False
-    """True if the orchestrator keeps what it learns of the pair in the user's cache."""
+    """True if the orchestrator continues from what it has learnt of the pair before, in the user's
+    cache, and stores it there."""
     store: str = "memory"
     """Store of the orchestrator's sessions; empty for its default."""
 

@@ -19,7 +19,8 @@ from slipstream.transport.reloading import FileError, read_bytes
 from slipstream.transport.tokens import bearer
 
 _TOKEN_VARIABLE = "SLIPSTREAM_TOKEN"
-"""Environment variable of the token. Other users of a machine could see an option."""
+"""Environment variable of the token. It is not an option, because other users of a machine see
+options."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Server:
         return Client(self.address, credentials=self.credentials(), token=self._token(), **options)
 
     def credentials(self) -> grpc.ChannelCredentials | None:
-        """Return a channel's credentials, None for plaintext."""
+        """Return the credentials of a channel; None is plaintext."""
         files = TlsFiles(self.tls_certificate, self.tls_key, self.tls_ca)
         files.check()
         if self.tls or self.tls_ca:
@@ -51,7 +52,7 @@ class Server:
         return None
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """Return the metadata of every call, for code without a client."""
+        """Return the metadata of every call, for code that has no client."""
         return call_metadata(self.address, self.credentials(), (), self._token())
 
     def _token(self) -> str | None:

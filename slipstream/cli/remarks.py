@@ -33,7 +33,7 @@ def headline(session_id: str, turn: trace_pb2.TurnTrace) -> str:
 
 
 def left_out_of(turn: trace_pb2.TurnTrace) -> str:
-    """Return a line on how many rounds are not shown; empty if all are."""
+    """Say how many rounds are not shown, and which; empty if all are shown."""
     missing = turn.round_count - len(turn.rounds)
     if missing <= 0:
         return ""
@@ -106,8 +106,8 @@ def _for_prompts(length: float) -> str:
 
 
 def _inside_draft(trace: trace_pb2.RoundTrace) -> str:
-    """Return the parts of the longest request to the draft that the round waited for, if it was the
-    round's own."""
+    """Say what the longest request to the draft was about, if the round waited for it and made it
+    itself."""
     verification = verification_of(trace)
     sent = span_of(trace)[1] if verification is None else seconds(verification.start)
     asked = [exchange for exchange in proposals_of(trace) if exchange.HasField("total")]
@@ -147,5 +147,5 @@ def counted(reasons: Iterable[str]) -> str:
 
 
 def is_bad(trace: trace_pb2.RoundTrace) -> bool:
-    """Return True if a round brought no token."""
+    """True if the round brought nothing."""
     return trace.outcome in (trace_pb2.ROUND_OUTCOME_FAILED, trace_pb2.ROUND_OUTCOME_CANCELLED)

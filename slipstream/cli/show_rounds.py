@@ -20,7 +20,7 @@ ORIGINS = {
     "bonus": ("bonus", Style(color="yellow", bold=True)),
     "plain": ("plain", Style()),
 }
-"""Name and style of each origin. No two differ in colour alone."""
+"""Name and look of each origin. No two differ in their colours alone."""
 _SHORT = {"ngram": "n-gram"}
 _NOT_SAID = "the server does not say how its tokens came about: it may be older than this command"
 
@@ -62,7 +62,7 @@ def say(console: Console, text: str) -> None:
 
 
 def legend() -> Text:
-    """Return a line that explains the marks."""
+    """Return the meaning of the marks."""
     marked = [Text(name, style) for name, style in ORIGINS.values()]
     return Text().append("tokens: ", "dim").append_text(Text("  ").join(marked))
 

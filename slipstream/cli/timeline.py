@@ -16,7 +16,7 @@ _LONGEST_TO_USUAL = 8
 
 
 class Kind(Enum):
-    """Kinds of parts of a round."""
+    """Kind of a part of a round."""
 
     PROPOSE = "draft"
     """Waiting for the proposal."""
@@ -31,7 +31,7 @@ class Kind(Enum):
     UNANSWERED = "unanswered"
     """A verification that had to be asked for again, or was not answered at all."""
     REST = "rest"
-    """Time that no part accounts for."""
+    """Time that no service accounts for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Part:
 
 
 def verification_of(trace: trace_pb2.RoundTrace) -> trace_pb2.ExchangeTrace | None:
-    """Return a round's request to the verifier, None if it sent none."""
+    """Return a round's request to the verifier, if it came so far."""
     asked = [exchange for exchange in trace.exchanges if exchange.kind == trace_pb2.ExchangeTrace.KIND_VERIFY]
     return asked[-1] if asked else None
 

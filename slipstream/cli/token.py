@@ -1,4 +1,4 @@
-"""A new token for a caller, shown once, and the entry that the orchestrator's access file keeps."""
+"""Make a new token: it is shown once, with the entry for the orchestrator's access file."""
 
 from __future__ import annotations
 

@@ -21,7 +21,8 @@ _LONGEST_TROUBLE = 120
 
 
 def look_twice(client: Client, interval: float) -> Figures:
-    """Return the figures of so many seconds. PeerError if there is no orchestrator."""
+    """Return the figures of ``interval`` seconds. Raises PeerError if the orchestrator is not
+    there."""
     looks = Looks()
     looks.take(client.status(timeout=ANSWER_SECONDS), time.monotonic())
     time.sleep(interval)
@@ -35,8 +36,11 @@ def print_once(client: Client, address: str, interval: float, console: Console) 
 
 
 def watch(client: Client, address: str, interval: float, console: Console) -> None:
-    """Redraw the screen each ``interval`` seconds, until KeyboardInterrupt. An orchestrator that
-    goes away is waited for; PeerError if there is none at the beginning."""
+    """Draw the screen again every ``interval`` seconds, until KeyboardInterrupt.
+
+    An orchestrator that goes away is waited for. Raises PeerError if it is not there at the
+    beginning.
+    """
     looks = Looks()
     figures = looks.take(client.status(timeout=ANSWER_SECONDS), time.monotonic())
     answered = time.monotonic()
@@ -116,7 +120,7 @@ def _rounds(rates: Counts) -> dict[str, Any]:
 
 
 def _milliseconds(counts: Counts) -> dict[str, float] | None:
-    """Return the milliseconds of each part of a round, None if there was no round."""
+    """Return a round's parts in milliseconds; None if there was no round."""
     idle = counts.idle_a_round
     if idle is None:
         return None

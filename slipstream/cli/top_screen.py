@@ -40,9 +40,9 @@ class Screen:
     address: str
     figures: Figures
     trouble: str = ""
-    """Reason why the figures are old; empty if they are not."""
+    """Reason that there are no newer figures; empty if there are."""
     most_turns: int | None = None
-    """Most turns to show; None for as many as the terminal has room for."""
+    """Most turns to show; None: as many as the terminal has room for."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         marks = LETTERS if options.ascii_only else BLOCKS

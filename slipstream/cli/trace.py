@@ -36,7 +36,7 @@ def write_html(session_id: str, answer: orchestrator_pb2.GetTurnTracesResponse, 
 
 
 def as_json(answer: orchestrator_pb2.GetTurnTracesResponse) -> str:
-    """Return the answer as JSON with the contract's names, zeros included."""
+    """Return the answer as the contract's JSON, zeros included."""
     return json.dumps(
         MessageToDict(answer, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
     )

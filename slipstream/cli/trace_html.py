@@ -1,5 +1,8 @@
-"""A session's last turns as one HTML file that stands alone, without a script, a font or a link: to
-be sent to others."""
+"""Write a session's last turns as one HTML file that stands alone, without a script, a font or a
+link.
+
+The file can be sent to other people.
+"""
 
 from __future__ import annotations
 
@@ -189,7 +192,7 @@ def _round(trace: trace_pb2.RoundTrace, end: float, scale: float) -> str:
 
 
 def _bars(trace: trace_pb2.RoundTrace, left: float, right: float) -> str:
-    """Return the bars of a round from one moment to another."""
+    """Return the bars of a round between two moments."""
     bars = [
         _bar(
             (part.start - left) / (right - left),
@@ -221,7 +224,7 @@ def _bar(start: float, stop: float, lane: str, colour: str, told: str) -> str:
 
 
 def _exchanges(trace: trace_pb2.RoundTrace) -> str:
-    """Return the requests of a round."""
+    """Return the rows of a round's requests."""
     heads = ("asked", "of", "at", "total", "queue", "forward", "of these prompts", "network", "rows of its step", "")
     facts = (
         f"after {trace.base_length} tokens; {outcome_of(trace.outcome)}; "

@@ -17,7 +17,7 @@ from slipstream.v1 import trace_pb2
 
 @dataclass(frozen=True, slots=True)
 class Ink:
-    """Style of a kind of part. No two look alike without their colours."""
+    """Look of a kind of part. No two look alike without their colours."""
 
     mark: str
     letter: str
@@ -36,7 +36,7 @@ INKS = {
 }
 _LEAST_AXIS, _LEAST_PARTS, _MOST_PARTS = 16, 12, 40
 _MORE_FOR_BARS = 16
-"""Cells that bars get beyond the least before the last columns are shown."""
+"""Columns that the bars get beyond the least, before the last columns of numbers are shown."""
 _ALWAYS_SHOWN = 4
 """Number of columns that are always shown."""
 
@@ -66,7 +66,7 @@ _AFTER = (
     _Column("why K", 12, plan_reason_of, "why so many were planned"),
     _Column("margin", 7, margin_of, "the least lead of a chosen token over the next best"),
 )
-"""Columns of the table; as many are shown as there is room for."""
+"""Columns of numbers, as many as there is room for."""
 
 
 def _tokens(trace: trace_pb2.RoundTrace) -> str:
@@ -75,7 +75,7 @@ def _tokens(trace: trace_pb2.RoundTrace) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Shares of a terminal's width."""
+    """Division of a terminal's width."""
 
     axis_width: int
     parts_width: int
@@ -110,7 +110,7 @@ class Waterfall:
 
 
 class Footnotes:
-    """Footnotes: the meaning of columns, and those without room."""
+    """Meaning of the columns, and the names of those that have no room."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         shown = _Layout.of(options.max_width).after
@@ -131,7 +131,7 @@ def summary(session_id: str, turn: trace_pb2.TurnTrace) -> Iterator[Text]:
 
 
 def _legend(rounds: Sequence[trace_pb2.RoundTrace], width: int, ascii_only: bool) -> Iterator[Text]:
-    """Yield lines that explain the marks and sum each kind."""
+    """Yield the meaning of the marks, and the sum of each kind, in as many lines as it takes."""
     sums = sums_of(rounds)
     whole = sum(sums.values())
     line = Text()
@@ -197,9 +197,11 @@ class _Drawing:
 
 
 def kinds_in_cells(parts: Sequence[Part], start: float, end: float, width: int) -> list[Kind | None]:
-    """Return the kind to draw in each cell of the time from ``start`` to ``end``: the kind that has
-    most of the cell, None if more than half of it is empty. A round too short for that has one cell
-    all the same."""
+    """Return what to draw of the time from ``start`` to ``end`` in ``width`` cells.
+
+    Each cell has the kind with most of its time, or None if more than half of it is empty. A round
+    too short for that has one cell all the same.
+    """
     cells: list[Kind | None] = [None] * width
     length = (end - start) / width
     for place in range(width):

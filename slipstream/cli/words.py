@@ -1,5 +1,5 @@
-"""Names of the contract's values on a screen. A value that only a newer server knows is shown as
-its number."""
+"""Words for the contract's values on a screen. An enum's value from a newer server is called by its
+number."""
 
 from __future__ import annotations
 
@@ -8,41 +8,41 @@ from collections.abc import Sequence
 from slipstream.v1 import generation_pb2, status_pb2, trace_pb2
 
 WAYS = {"none": "waiting", "enumerate": "enumerated", "run_ahead": "run ahead", "": "without the draft"}
-"""Names of what the draft does while the target verifies."""
+"""Words for the draft's work while the target verifies."""
 PROPOSERS = {"draft": "draft", "ngram": "n-gram", "": "none"}
-"""Names of the makers of proposals."""
+"""Words for the sources of proposals."""
 OUTCOMES = {name: name for name in ("recovered", "bonus", "plain", "cancelled", "failed")}
-"""Names of the outcomes of rounds."""
+"""Words for the ends of rounds."""
 
 
 def outcome_of(number: trace_pb2.RoundOutcome.ValueType) -> str:
-    """Return a round's outcome, in lower case."""
+    """Return the word for a round's end, in lower case."""
     return _name(trace_pb2.RoundOutcome.items(), "ROUND_OUTCOME_", number)
 
 
 def way_of(message: status_pb2.RoundCount | trace_pb2.RoundTrace) -> str:
-    """Return what the draft did meanwhile; empty if it was not asked."""
+    """Return the word for the draft's work meanwhile; empty if it was not asked."""
     if not message.HasField("overlap"):
         return ""
     return _name(generation_pb2.Speculation.Overlap.items(), "OVERLAP_", message.overlap)
 
 
 def proposer_of(message: status_pb2.RoundCount | trace_pb2.RoundTrace) -> str:
-    """Return the maker of the proposal; empty if there was none."""
+    """Return the word for the source of the proposal; empty if there was none."""
     if not message.proposer:
         return ""
     return _name(generation_pb2.Speculation.Proposer.items(), "PROPOSER_", message.proposer)
 
 
 def plan_reason_of(message: trace_pb2.RoundTrace) -> str:
-    """Return why a round planned its number of draft tokens; empty if that is not said."""
+    """Return the reason that a round planned its number of draft tokens; empty if it is unknown."""
     if not message.plan_reason:
         return ""
     return _name(trace_pb2.PlanReason.items(), "PLAN_REASON_", message.plan_reason).replace("_", " ")
 
 
 def hit_of(message: trace_pb2.RoundTrace) -> str:
-    """Return a word on whether the draft's prepared branch came true."""
+    """Say whether the draft had prepared the branch that came true."""
     if not message.HasField("branch_hit"):
         return "-"
     return "hit" if message.branch_hit else "miss"
