@@ -52,10 +52,11 @@ gpu: $(VENV)/dev ## run the tests and the proof that need a CUDA device
 	$(BIN)/python -m proving --backend cuda --prompts $(PROMPTS)
 
 # What it needs is installed side by side: most of the time is pip's, which takes one processor.
-check: ## ruff, mypy --strict, import-linter, stub diff, buf lint, buf breaking, deploy/, fast tests on the oldest and the newest Python
+check: ## ruff, prose, mypy --strict, import-linter, stub diff, buf lint, buf breaking, deploy/, fast tests on the oldest and the newest Python
 	@$(MAKE) --no-print-directory --jobs=2 $(VENV)/dev $(VENV)/deploy/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python tools/check_english.py
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python tools/generate_stubs.py --check

@@ -11,8 +11,8 @@ is an arrival time, exponential with mean 1 and independent of all others. The t
 smallest ``arrival * exp(-logit)`` is a draw from the logits' softmax, and so is the argmax of
 ``logit - log(arrival)``: minus the logarithm of an arrival is standard Gumbel noise.
 
-This is version 2 (`slipstream.sampling.rule.SAMPLING_VERSION`). The field is drawn in blocks of
-`BLOCK` tokens, so that a few numbers tell which of 128,000 tokens can win at all. The first of n
+The field is that of version 2 (`slipstream.sampling.rule.SAMPLING_VERSION`). It is drawn in blocks
+of `BLOCK` tokens, so that a few numbers tell which of 128,000 tokens can win at all. The first of n
 independent arrivals is exponential with mean 1/n; which token's it is is uniform; and the others
 come after it as if they began then, for arrivals have no memory. So a block's first arrival, its
 token, and the time of its second are drawn alone, and the others' only where a block has to be

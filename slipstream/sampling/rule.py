@@ -16,7 +16,7 @@ from slipstream.errors import FieldViolation
 from slipstream.sampling.structure import Structure
 from slipstream.sampling_fields import SAMPLING_FIELDS, CompleteSamplingFields, values_of
 
-SAMPLING_VERSION = 2
+SAMPLING_VERSION = 3
 """Version of how tokens are chosen: noise, filters and their order. A seed's text may change only
 with it."""
 
