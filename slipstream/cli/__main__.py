@@ -312,7 +312,8 @@ def token(
 def compile_ahead() -> None:
     """Compile now, for this processor, what the first start of a model would compile.
 
-    Takes half a minute on two cores, and later starts two seconds. Needed once for each version.
+    It takes about half a minute on two cores. Later starts load the result. Run it again after an
+    upgrade of Slipstream.
     """
     require("slipstream", "compiled")
     with progress.status("starting two compilers") as status:

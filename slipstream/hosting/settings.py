@@ -57,13 +57,15 @@ class ModelServiceSettings(StructureSettings, ListenSettings):
     )
     device: str = Field("cpu", description="torch device, such as cpu, cuda or cuda:1")
     dtype: Literal["float32", "bfloat16"] = Field(
-        "bfloat16", description="type of the weights and of the KV cache. A .gguf file sets its own type"
+        "bfloat16",
+        description="type of the weights and of the KV cache. A .gguf file of F32, BF16 or Q8_0 keeps its own type; "
+        "other types are dequantised to this one where compiled code serves them",
     )
     engine: Literal["auto", "compiled", "torch", "llamacpp"] = Field(
         "auto",
         description="engine that computes the model. compiled is the fastest on the cpu: it serves Llama, Mistral, Qwen2 and "
-        "Qwen3, and .gguf files whose matrices are F32, BF16 or Q8_0. torch serves every checkpoint, llamacpp every .gguf "
-        "file. auto takes compiled where it can",
+        "Qwen3, as checkpoints and as .gguf files. torch serves every checkpoint, llamacpp other .gguf files. "
+        "auto takes compiled where it can",
     )
     threads: int = Field(
         0,
@@ -77,7 +79,10 @@ class ModelServiceSettings(StructureSettings, ListenSettings):
         description="MiB of memory for the KV cache, reserved at start. Raise it for more or longer sessions",
     )
     page_size: int = Field(
-        16, ge=1, le=128, description="tokens in a KV page; a divisor of 128. A .gguf file's page holds a whole context"
+        16,
+        ge=1,
+        le=128,
+        description="tokens in a KV page; a divisor of 128. llama.cpp ignores it: its page holds a whole context",
     )
     max_draft_length: int = Field(
         64, ge=1, le=MAX_DRAFT_LENGTH, description="most proposal tokens that an item may carry or ask for"

@@ -33,7 +33,7 @@ class ListenSettings(BaseSettings):
     admin_address: str = Field(
         "",
         description="host:port that serves channelz, reflection and health in plaintext. Empty: they are served on --address "
-        "if that is loopback, else not at all. With --process-count, each process uses the next port",
+        "if that is loopback, else not at all. Several orchestrator processes take this port and the next ones",
     )
 
     def listening(self) -> Listening:

@@ -38,8 +38,9 @@ class TurnWork(Protocol):
     async def run_rounds(self) -> Exception | None:
         """Run until the turn has its answer, cannot go on, or is cancelled."""
 
-    async def finish(self, rounds: asyncio.Task[Exception | None]) -> None:
-        """Wait for the rounds, and end the turn."""
+    async def finish(self, rounds: asyncio.Task[Exception | None], why_cancelled: Callable[[], Ending | None]) -> None:
+        """Wait for the rounds, and end the turn. ``why_cancelled`` returns why they were
+        cancelled."""
 
     def release_permit(self) -> None:
         """Release the admission permit: the turn has ended."""
@@ -50,14 +51,17 @@ class _RunningTurn:
 
     def __init__(self, work: TurnWork, group: asyncio.TaskGroup) -> None:
         self.work = work
+        self._ending: Ending | None = None
         self._rounds = group.create_task(work.run_rounds())
-        self.task = group.create_task(work.finish(self._rounds))
+        self.task = group.create_task(work.finish(self._rounds, lambda: self._ending))
 
     def cancel(self, why: Ending) -> None:
         """End the turn where it stands; await `task` to see it ended. A second reason is
         ignored."""
-        if not self._rounds.cancelling():
-            self._rounds.cancel(why)
+        # `Task.cancelling` does not tell: a time limit inside the rounds cancels them for a moment.
+        if self._ending is None and not self._rounds.done():
+            self._ending = why
+            self._rounds.cancel()
 
 
 class TurnTasks:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -118,14 +118,14 @@ class Turn:
             return failure
         return None
 
-    async def finish(self, rounds: asyncio.Task[Exception | None]) -> None:
+    async def finish(self, rounds: asyncio.Task[Exception | None], why_cancelled: Callable[[], Ending | None]) -> None:
         """Wait for the rounds, and end the turn. Raises nothing."""
         failure: Exception | None = None
         ending: Ending | None = None
         try:
             failure = await rounds
-        except asyncio.CancelledError as cancelled:
-            ending = _ending_of(cancelled)
+        except asyncio.CancelledError:
+            ending = why_cancelled() or Ending.SHUTTING_DOWN  # a task group that fails says no reason
         if isinstance(failure, SessionMovedError):
             failure, ending = None, Ending.MOVED
         if self._answer.finish_reason is None:
@@ -223,9 +223,3 @@ class Turn:
     @property
     def _cached_count(self) -> int:
         return max(0, self._answer.prompt_length - self._prefilled_count) if self.statistics.round_count else 0
-
-
-def _ending_of(cancelled: asyncio.CancelledError) -> Ending:
-    """Return why a turn was cancelled. A task group that fails cancels without a message."""
-    why = cancelled.args[0] if cancelled.args else None
-    return why if isinstance(why, Ending) else Ending.SHUTTING_DOWN
