@@ -47,10 +47,14 @@ class Watching:
         return WatchedTurn(self, self._totals, begun)
 
     def refused(self, error: Exception, model_name: str, parent: Context, session_id: str) -> None:
-        """Observe a message or a generation that was refused."""
+        """Observe a message or a generation that was refused. An error here is logged."""
         self._totals.rejected[reason_of(error)] += 1
-        if model_name:
+        if not model_name:
+            return
+        try:
             write_refused(model_name, parent, session_id, error)
+        except Exception:
+            log.exception("a message of session %s was refused, and its trace failed", session_id)
 
     def call_refused(self, method: str, error: BaseException) -> None:
         """Observe a call, or a command of a Chat, that ended with an error."""

@@ -504,3 +504,13 @@ def test_a_failed_round_that_is_kept_keeps_nothing_of_where_it_failed() -> None:
     gc.collect()
     assert seen[0]() is None
     assert made.ending is not None and made.ending.kind == "VERIFIER_LOST"
+
+
+def test_a_refusal_whose_trace_fails_is_still_counted_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("the exporter is broken")
+
+    monkeypatch.setattr("orchestrator.watching.watching.write_refused", fail)
+    watching = Watching(Detail.TURN)
+    watching.refused(VerifierLostError("gone"), "model", Context(), "session")
+    assert watching._totals.rejected["VERIFIER_LOST"] == 1
