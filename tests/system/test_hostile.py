@@ -18,7 +18,7 @@ from proving.hostile.judge import Judge
 from proving.hostile.requests import SERVICES
 from proving.hostile.run import main
 from proving.hostile.structures import StructureAttack
-from slipstream.cli.local import LocalServices
+from slipstream.cli.local import LocalServices, Service, execute
 from slipstream.engine.errors import QueueFullError
 from slipstream.errors import Code, FieldViolation, InvalidFieldsError, SlipstreamError
 from slipstream.rpc.status import status_of
@@ -34,6 +34,14 @@ def test_every_service_answers_any_message_rightly(tmp_path: Path, capsys: pytes
         assert f"| {service.name} | INVALID_ARGUMENT | INVALID_FIELDS |" in written
 
 
+@pytest.fixture
+def executed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Execute services, as commands do: a forked one has the memory of all that the tests
+    imported."""
+    monkeypatch.setattr(Service, "start_process", staticmethod(execute))
+
+
+@pytest.mark.usefixtures("executed")
 def test_hostile_structures_take_neither_memory_nor_a_neighbours_turn() -> None:
     judge = Judge()
     attack = StructureAttack(judge, 5, is_timed=False)
@@ -42,6 +50,7 @@ def test_hostile_structures_take_neither_memory_nor_a_neighbours_turn() -> None:
     assert attack.slowest and attack.statuses.total()
 
 
+@pytest.mark.usefixtures("executed")
 def test_a_caller_without_a_token_harms_no_neighbour() -> None:
     judge = Judge()
     lines = run_attacks(judge, 2, "compressed", "resets", is_quick=False)
