@@ -127,8 +127,25 @@ def check_config(directory: Path, name: str) -> None:
         raise UnsupportedModelError(
             f"{CONFIG} of {name} names its weights' file (transformers_weights), which is not supported: call it {WEIGHTS}"
         )
+    refuse_quantised(config.get("quantization_config"), name)
     if (directory / GENERATION_CONFIG).exists():
         _json(directory / GENERATION_CONFIG, name)  # transformers would use its own defaults if this fails
+
+
+def refuse_quantised(quantisation: Any, name: str) -> None:
+    """Raise UnsupportedModelError if a config says how weights are quantised."""
+    if isinstance(quantisation, dict) and quantisation:
+        method = quantisation.get("quant_method", "by a method it does not name")
+        raise UnsupportedModelError(f"{name} is quantised ({method}), {_QUANTISED}")
+
+
+def told_of_unread(class_name: str, keys: Iterable[str]) -> str:
+    """Return what is to be told of a config.json with keys that transformers' class does not
+    read."""
+    return (
+        f"has keys that transformers' {class_name} does not read, and neither does this service: "
+        f"{', '.join(sorted(keys))}"
+    )
 
 
 def check_weights(directory: Path, name: str, trust: Trust = NO_TRUST) -> bool:

@@ -78,3 +78,29 @@ WITHOUT_EFFECT = {
     "transformers_version",
     "trust_remote_code",
 }
+
+NEUTRAL_IN_CONFIG: dict[str, Any] = {
+    "max_length": 20,
+    "min_length": 0,
+    "do_sample": False,
+    "num_beams": 1,
+    "num_beam_groups": 1,
+    "diversity_penalty": 0,
+    "temperature": 1,
+    "top_k": 50,
+    "top_p": 1,
+    "typical_p": 1,
+    "repetition_penalty": 1,
+    "encoder_repetition_penalty": 1,
+    "no_repeat_ngram_size": 0,
+    "encoder_no_repeat_ngram_size": 0,
+    "epsilon_cutoff": 0,
+    "eta_cutoff": 0,
+    "num_return_sequences": 1,
+    "remove_invalid_values": False,
+    "bad_words_ids": [],
+    "suppress_tokens": [],
+    "begin_suppress_tokens": [],
+}
+"""Defaults of how to generate that older versions of transformers wrote into every config.json.
+Nothing reads such keys there, and these values ask for nothing."""

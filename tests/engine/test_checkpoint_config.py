@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from slipstream.engine.checkpoint import refuse_without_torch
@@ -22,6 +22,7 @@ from slipstream.engine.compiled.safetensors_file import rounded, stored_tensors
 from slipstream.engine.compiled_from_transformers import load_compiled_by_transformers
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.model_fingerprint import NOT_IN_LOGITS
+from slipstream.engine.pretrained.loading import load_pretrained
 from tests import tiny_models
 
 BASES = [10_000.0, 500_000.0, 1_000_000.0, 100_000.0, 130_000.0, 150_000.0, 5_000_000.0, 10_000, 1234.5, 77_777.7]
@@ -45,6 +46,7 @@ CHANGES: dict[str, dict[str, Any]] = {
         "transformers.js_config": {"a": 1},
     },
     "SmolLM2's keys": {"is_llama_config": True, "rope_interleaved": False, "torch_dtype": "bfloat16"},
+    "Qwen2.5's keys": {"use_mrope": False},
     "how to generate": {"do_sample": True, "temperature": 0.5, "use_cache": False, "eos_token_id": [5, 6]},
 }
 WITH_WINDOWS = {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 1}
@@ -109,6 +111,8 @@ def test_what_a_file_leaves_out_is_what_transformers_takes(family: str) -> None:
         ({"architectures": ["LlamaModel"]}, "its architectures are"),
         ({"a_switch": True}, "its keys a_switch are not known"),
         ({"quantization_config": {}}, "its keys quantization_config"),
+        ({"rope_interleaved": True}, "its keys rope_interleaved are not known"),
+        ({"use_mrope": True}, "its keys use_mrope are not known"),
         ({"hidden_size": "64"}, "its hidden_size is '64'"),
         ({"num_hidden_layers": 3}, "it lacks model.layers.2"),
         ({"num_hidden_layers": 1}, "it has model.layers.1"),
@@ -127,6 +131,68 @@ def test_what_is_not_known_to_the_letter_is_left_to_transformers(
     change(directory, **changes)
     with pytest.raises(UnknownConfigError, match=reason):
         load_compiled(str(directory), dtype="float32", page_size=16, multi_step=False, threads=1)
+
+
+OLD_EXPORT: dict[str, Any] = {
+    "repetition_penalty": 1.5,
+    "temperature": 0.3,
+    "suppress_tokens": [1],
+    "bad_words_ids": [[5]],
+    "do_sample": True,
+}
+OLD_DEFAULTS: dict[str, Any] = {
+    "repetition_penalty": 1.0,
+    "temperature": 1.0,
+    "top_k": 50,
+    "max_length": 20,
+    "num_beams": 1,
+    "do_sample": False,
+    "early_stopping": False,
+    "suppress_tokens": None,
+    "bad_words_ids": [],
+}
+
+
+@pytest.mark.parametrize(("changes", "is_named"), [(OLD_EXPORT, True), (OLD_DEFAULTS, False)])
+def test_keys_of_how_to_generate_are_named_as_with_transformers(
+    changes: dict[str, Any], is_named: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = tiny_models.save(tiny_models.build("llama", head_dim=32), tmp_path)
+    change(directory, **changes)
+    load_pretrained(str(directory), device="cpu", dtype="float32", attention="sdpa")
+    expected = [record.getMessage() for record in caplog.records if record.name.startswith("slipstream")]
+    caplog.clear()
+    load_compiled(str(directory), dtype="float32", page_size=16, multi_step=False, threads=1)
+    assert [record.getMessage() for record in caplog.records] == expected
+    line = f"config.json of {directory} has keys that transformers' LlamaForCausalLM does not read, "
+    line += f"and neither does this service: {', '.join(sorted(changes))}"
+    assert expected == ([line] if is_named else [])
+
+
+def test_a_quantised_checkpoint_is_refused_with_the_last_reason_at_once(tmp_path: Path) -> None:
+    directory = tiny_models.save(tiny_models.build("llama", head_dim=32), tmp_path)
+    change(directory, quantization_config={"quant_method": "gptq", "bits": 4})
+    with pytest.raises(UnsupportedModelError, match=r"is quantised \(gptq\), which is not supported"):
+        load_compiled(str(directory), dtype="float32", page_size=16, multi_step=False, threads=1)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_a_stored_head_that_repeats_the_embedding_is_dropped_if_the_config_ties_both(
+    dtype: str, tmp_path: Path
+) -> None:
+    directory = tiny_models.save(tiny_models.build("qwen3", head_dim=32, tie_word_embeddings=True), tmp_path)
+    path = directory / "model.safetensors"
+    stored = load_file(path)
+    embedding = stored["model.embed_tokens.weight"]
+    save_file(stored | {"lm_head.weight": embedding.clone()}, path)
+    ours = load_compiled(str(directory), dtype=dtype, page_size=16, multi_step=False, threads=1).model
+    theirs = load_compiled_by_transformers(str(directory), dtype=dtype, page_size=16, multi_step=False, threads=1).model
+    assert ours.weights_fingerprint == theirs.weights_fingerprint
+    assert all(map(np.array_equal, ours._kept, theirs._kept)) and len(ours._kept) == len(theirs._kept)
+    for other in (embedding + 1, embedding[1:].clone(), embedding.half()):
+        save_file(stored | {"lm_head.weight": other}, path)
+        with pytest.raises(UnknownConfigError, match=r"it has lm_head\.weight"):
+            load_compiled(str(directory), dtype=dtype, page_size=16, multi_step=False, threads=1)
 
 
 def test_what_is_left_to_transformers_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from slipstream.engine.compiled.checkpoint_decoder import Shape, refuse_foreign
 from slipstream.engine.compiled.frequencies import rotary_frequencies
+from slipstream.engine.generation_config_keys import NEUTRAL_IN_CONFIG, WITHOUT_EFFECT
 from slipstream.engine.model_fingerprint import NOT_IN_LOGITS
 
 
@@ -105,10 +106,16 @@ _DROPPED = frozenset(
 """Keys that transformers takes away: of how to generate, and those that it makes rope_parameters
 of."""
 
+_CONVERTED = frozenset({"rope_theta", "rope_scaling"})
+"""The latter of these keys, which are followed."""
+
 _WITHOUT_NUMBERS = frozenset(
-    "tokenizer_class is_llama_config rope_interleaved transformers.js_config unsloth_fixed unsloth_version".split()
+    "tokenizer_class is_llama_config transformers.js_config unsloth_fixed unsloth_version".split()
 )
 """Keys that transformers keeps and that no class of these families reads."""
+
+_NEUTRAL: dict[str, Any] = {"rope_interleaved": False, "use_mrope": False}
+"""Keys that no class of these families reads, with the value that says what all of them compute."""
 
 _WHOLE = """
     vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads head_dim
@@ -134,9 +141,16 @@ class CheckpointConfig:
             for key, value in values.items()
             if key not in family.fields and key not in NOT_IN_LOGITS and key not in _DROPPED and value is not None
         }
-        unknown = sorted(set(others) - _WITHOUT_NUMBERS - set(_BASE) - {"model_type"})
+        neutral = {key for key, value in _NEUTRAL.items() if others.get(key) is value}
+        unknown = sorted(set(others) - _WITHOUT_NUMBERS - neutral - set(_BASE) - {"model_type"})
         if unknown:
             raise UnknownConfigError(f"its keys {', '.join(unknown)} are not known")
+        self.unread = sorted(
+            key
+            for key in _DROPPED - _CONVERTED - WITHOUT_EFFECT
+            if values.get(key) is not None and values[key] != NEUTRAL_IN_CONFIG.get(key)
+        )
+        """Keys of how to generate that ask for something, which only generation_config.json can."""
         self.eos_token_id = values.get("eos_token_id", 2 if family.architecture in _ENDED_BY_2 else None)
         self.read: dict[str, Any] = {**_BASE, **family.fields, **others}
         self.read |= {key: value for key, value in values.items() if key in family.fields}

@@ -9,7 +9,16 @@ from pathlib import Path
 
 import numpy as np
 
-from slipstream.engine.checkpoint import CONFIG, NO_TRUST, Trust, check_config, check_weights, directory_of, some
+from slipstream.engine.checkpoint import (
+    CONFIG,
+    NO_TRUST,
+    Trust,
+    check_config,
+    check_weights,
+    directory_of,
+    some,
+    told_of_unread,
+)
 from slipstream.engine.compiled.backend import CompiledBackend
 from slipstream.engine.compiled.checkpoint_config import CheckpointConfig, UnknownConfigError
 from slipstream.engine.compiled.checkpoint_decoder import EMBEDDING, HEAD, CheckpointDecoder
@@ -52,6 +61,8 @@ def load_compiled(
     said = [f"torch.{dtype}", f"cpu {VECTORS}", shape.architecture, "sdpa", list(generation.end_token_ids)]
     fingerprint = model_fingerprint(said, config.read, _samples(tensors))
     decoder = CheckpointDecoder(shape, tensors, generation, fingerprint)
+    if config.unread:
+        log.warning("%s of %s %s", CONFIG, name, told_of_unread(shape.architecture, config.unread))
     generation.log_warnings(name)
     return CompiledBackend(decoder, page_size=page_size, multi_step=multi_step, threads=threads)
 
@@ -65,6 +76,8 @@ def _fitting(
         raise UnknownConfigError("its weights are of types that are not known")
     kept = {key: tensor for key, tensor in stored.items() if not key.endswith(_LEFT_OUT)}
     wanted = {key: shape for key, shape in shapes.items() if not (key == HEAD and ties_head)}
+    if ties_head and HEAD in kept and EMBEDDING in kept and kept[HEAD].has_bits_of(kept[EMBEDDING]):
+        del kept[HEAD]  # transformers ties both too, which it does only if they are equal
     if missing := wanted.keys() - kept:
         raise UnknownConfigError(f"it lacks {some(missing)}")
     if others := kept.keys() - wanted:

@@ -19,6 +19,9 @@ _TYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": np.ui
 _BFLOAT16_SHIFT = np.uint32(16)
 _HALF = np.uint32(0x7FFF)
 
+_COMPARED = 1 << 24
+"""Bytes that are compared at once."""
+
 
 class StoredTensor:
     """A tensor in a file, which is read when it is asked for."""
@@ -29,11 +32,24 @@ class StoredTensor:
 
     def read(self, dtype: str) -> np.ndarray:
         """Return the numbers as "float32", or as the bits of "bfloat16", rounded to the nearest."""
-        values = np.memmap(self._path, _TYPES[self._kind], "r", self._start, self.shape)
+        values = self._stored()
         if self._kind == "BF16":
             return values if dtype == "bfloat16" else floats_of(values.view(np.int16))
         singles = values.astype(np.float32, copy=False)
         return rounded(singles) if dtype == "bfloat16" else singles
+
+    def has_bits_of(self, other: StoredTensor) -> bool:
+        """Return True if another tensor has the same type, shape and bits."""
+        if (self._kind, self.shape) != (other._kind, other.shape):
+            return False
+        ours, theirs = (tensor._stored().reshape(-1).view(np.uint8) for tensor in (self, other))
+        starts = range(0, ours.size, _COMPARED)
+        return all(
+            np.array_equal(ours[start : start + _COMPARED], theirs[start : start + _COMPARED]) for start in starts
+        )
+
+    def _stored(self) -> np.ndarray:
+        return np.memmap(self._path, _TYPES[self._kind], "r", self._start, self.shape)
 
 
 def stored_tensors(directory: Path) -> dict[str, StoredTensor] | None:

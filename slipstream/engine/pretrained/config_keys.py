@@ -17,7 +17,7 @@ from typing import Any
 
 from transformers import GenerationConfig
 
-from slipstream.engine.checkpoint import CONFIG
+from slipstream.engine.checkpoint import CONFIG, told_of_unread
 from slipstream.engine.generation_config_keys import WITHOUT_EFFECT
 from slipstream.engine.model_fingerprint import NOT_IN_LOGITS
 from slipstream.engine.pretrained.neutral_keys import ReadKeys
@@ -95,9 +95,7 @@ def told_of_config(directory: Path, model: Any) -> list[str]:
     told = []
     unread = unread_keys(values, model)
     if unread:
-        told.append(
-            f"has keys that transformers' {kind.__name__} does not read, and neither does this service: {', '.join(unread)}"
-        )
+        told.append(told_of_unread(kind.__name__, unread))
     names = values.get("architectures") or [kind.__name__]
     if kind.__name__ not in names:
         told.append(

@@ -29,6 +29,7 @@ from slipstream.engine.checkpoint import (
     check_weights,
     directory_of,
     one_line,
+    refuse_quantised,
     some,
 )
 from slipstream.engine.errors import UnsupportedModelError
@@ -150,12 +151,7 @@ def _refuse_foreign(config: Any, name: str, trust: Trust) -> None:
         )
     text = config.get_text_config()
     for quantisation in (getattr(each, "quantization_config", None) for each in (config, text)):
-        if quantisation:
-            method = quantisation.get("quant_method", "by a method it does not name")
-            raise UnsupportedModelError(
-                f"{name} is quantised ({method}), which is not supported: give the checkpoint it was made from, whose "
-                "weights are bfloat16, float16 or float32"
-            )
+        refuse_quantised(quantisation, name)
     foreign = set(getattr(text, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
     if foreign:
         raise UnsupportedModelError(

@@ -10,7 +10,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-_VALUES: dict[str, Any] = {
+from slipstream.engine.generation_config_keys import NEUTRAL_IN_CONFIG
+
+_VALUES: dict[str, Any] = NEUTRAL_IN_CONFIG | {
     "full_attn_mod": 1,
     "interpolate_factor": 1,
     "moe_layer_freq": 1,
