@@ -22,6 +22,8 @@ from slipstream.sampling.processing import processed
 from slipstream.sampling.row import VOID, Choice, Row
 from slipstream.sampling.rule import NUMBERS, SamplingRule
 
+_LOCK = "choosing"
+
 
 class _Kind(Enum):
     __hash__ = object.__hash__  # Enum's own is Python, and every step of a draft asks for it
@@ -105,10 +107,10 @@ def warm(*dtypes: type[np.number[Any]]) -> None:
 
 
 def choosing_unit(dtype: type[np.number[Any]] = np.float32) -> Unit:
-    """Return the work of `warm` for one dtype."""
-    return Unit(
-        unit_name(f"choosing-{dtype.__name__}", [Path(kernel.__file__)], *MACHINE, repr(NUMBERS)), partial(_warm, dtype)
-    )
+    """Return the work of `warm` for one dtype. All have one lock: they compile the same functions,
+    for other types of arguments."""
+    name = unit_name(f"choosing-{dtype.__name__}", [Path(kernel.__file__)], *MACHINE, repr(NUMBERS))
+    return Unit(name, partial(_warm, dtype), _LOCK)
 
 
 def _warm(dtype: type[np.number[Any]]) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
+from functools import partial
 
-from slipstream.compilation import compile_shared
+from slipstream.compilation import Unit, compile_shared
 from slipstream.engine.compiled.following import following
 from slipstream.engine.compiled.forward import compiled_walk
 from slipstream.engine.compiled.keeping import unit
@@ -21,14 +22,18 @@ from slipstream.sampling.kernel import compiled_folder
 
 def compile_for(kinds: Sequence[str], *, multi_step: bool) -> None:
     """Compile the walk through the layers, tiles of these ``kinds`` and choosing. For a
-    draft, which is ``multi_step``, compile what follows each of its steps too.
+    draft, which is ``multi_step``, compile what follows each of its steps too."""
+    compile_shared(units_for(kinds, multi_step=multi_step), compiled_folder())
 
-    A draft and a verifier that start together begin with different halves.
-    """
-    walk = unit("walk", compiled_walk)
-    units = [choosing_unit(), unit("following", following), walk] if multi_step else [walk, choosing_unit()]
-    units.append(unit("tiles", lambda: [place_of(kind) for kind in kinds], *kinds))
-    compile_shared(units, compiled_folder())
+
+def units_for(kinds: Sequence[str], *, multi_step: bool) -> list[Unit]:
+    """Return the units of `compile_for`. A draft and a verifier that start together begin with
+    different halves."""
+    walk, choosing = unit("walk", compiled_walk), choosing_unit()
+    units = [walk, choosing]
+    if multi_step:  # what follows a step is made of the functions that choose
+        units = [choosing, unit("following", following, lock=choosing.lock), walk]
+    return [*units, *(unit(kind, partial(place_of, kind)) for kind in dict.fromkeys(kinds))]
 
 
 def main() -> None:

@@ -40,9 +40,10 @@ def _sources() -> list[Path]:
     return [*(folder / f"{name}.py" for name in _MADE_OF), Path(kernel.__file__)]
 
 
-def unit(kind: str, compile_it: Callable[[], object], *others: str) -> Unit:
-    """Return a part of what a model's steps need as work that processes share."""
-    return Unit(unit_name(kind, _sources(), *kernel.MACHINE, made_of(), *others), compile_it)
+def unit(kind: str, compile_it: Callable[[], object], lock: str | None = None) -> Unit:
+    """Return a part of what a model's steps need as work that processes share. The ``lock``, by
+    default the kind, is the same for all sources and processors: they share index files."""
+    return Unit(unit_name(kind, _sources(), *kernel.MACHINE, made_of()), compile_it, lock or kind)
 
 
 def keep(signature: Any, function: Callable[..., Any]) -> Any:

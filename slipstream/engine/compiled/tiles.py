@@ -146,6 +146,8 @@ def tile_of(kind: str, made_of: str) -> Code:
             output_bytes,
         )
 
+    # Numba names its files by it. Each kind has its own, for processes compile two kinds at once.
+    tile.__qualname__ = f"{tile_of.__name__}.{kind}"
     return tile
 
 
