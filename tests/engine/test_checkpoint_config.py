@@ -4,6 +4,8 @@ shapes, fingerprints and weights."""
 from __future__ import annotations
 
 import json
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,15 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from slipstream.engine import compiled_from_transformers
 from slipstream.engine.checkpoint import refuse_without_torch
+from slipstream.engine.compiled.backend import CompiledBackend
 from slipstream.engine.compiled.checkpoint_config import CheckpointConfig, UnknownConfigError
+from slipstream.engine.compiled.checkpoint_decoder import CheckpointDecoder
 from slipstream.engine.compiled.frequencies import inverse_frequencies
 from slipstream.engine.compiled.loading import load_compiled
 from slipstream.engine.compiled.processor import VECTORS
-from slipstream.engine.compiled.safetensors_file import rounded, stored_tensors
+from slipstream.engine.compiled.safetensors_file import StoredTensor, rounded, stored_tensors
 from slipstream.engine.compiled_from_transformers import load_compiled_by_transformers
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.model_fingerprint import NOT_IN_LOGITS
@@ -87,6 +92,39 @@ def test_a_checkpoint_is_read_as_transformers_reads_it(family: str, case: str, t
         assert ours.context_length == theirs.context_length
         assert ours.layers["window"].tolist() == theirs.layers["window"].tolist()
         assert all(map(np.array_equal, ours._kept, theirs._kept)) and len(ours._kept) == len(theirs._kept)
+
+
+@pytest.mark.parametrize(
+    ("load", "place"),
+    [(load_compiled, StoredTensor), (load_compiled_by_transformers, compiled_from_transformers)],
+    ids=["our reader", "transformers"],
+)
+def test_a_layers_arrays_are_freed_before_the_next_layer_is_packed(
+    load: Callable[..., CompiledBackend], place: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny_models.build("llama", head_dim=32, num_hidden_layers=3)
+    directory = tiny_models.save(model, tmp_path)
+    arrays, alive = list[weakref.ref[np.ndarray]](), list[int]()
+    name = "read" if place is StoredTensor else "_array_of"
+    read, take_layer = getattr(place, name), CheckpointDecoder._take_layer
+
+    def noted(*arguments: Any) -> np.ndarray:
+        array: np.ndarray = read(*arguments)
+        arrays.append(weakref.ref(array))
+        return array
+
+    def counted(decoder: CheckpointDecoder, row: Any, of: str) -> None:
+        alive.append(sum(each() is not None for each in arrays))
+        take_layer(decoder, row, of)
+
+    monkeypatch.setattr(place, name, noted)
+    monkeypatch.setattr(CheckpointDecoder, "_take_layer", counted)
+    backend = load(str(directory), dtype="bfloat16", page_size=16, multi_step=False, threads=1)
+    alive.append(sum(each() is not None for each in arrays))
+    of_a_layer = len(list(model.model.layers[0].parameters()))
+    assert alive == [3 * of_a_layer, 2 * of_a_layer, of_a_layer, 0]
+    assert len(arrays) == len(model.state_dict())
+    assert backend.model.layer_count == 3
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])

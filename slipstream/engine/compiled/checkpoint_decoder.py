@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,12 +69,17 @@ class CheckpointDecoder(Decoder):
     """A checkpoint's model, as compiled forwards read it."""
 
     def __init__(
-        self, shape: Shape, tensors: Mapping[str, np.ndarray], generation: GenerationConfig, weights_fingerprint: str
+        self,
+        shape: Shape,
+        tensors: MutableMapping[str, np.ndarray],
+        generation: GenerationConfig,
+        weights_fingerprint: str,
     ) -> None:
         """``tensors`` are float32 or the bits of bfloat16 as uint16, by their names in the
-        checkpoint. Each is let go of once it is packed: two copies are there for one layer only."""
+        checkpoint. Each is taken out of the caller's mapping and let go of once it is packed: two
+        copies are there for one layer only."""
         super().__init__()
-        self._tensors: MutableMapping[str, np.ndarray] = dict(tensors)
+        self._tensors = tensors
         self.architecture = shape.architecture
         self.vocabulary_size, self.context_length = shape.vocabulary_size, shape.context_length
         self.generation = generation
