@@ -10,13 +10,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from slipstream.hosting.tokenizer_defaults import PLAIN_CLASSES, default_tokens
 from slipstream.hosting.tokenizer_json import CONFIG_FILE, NAMED, TOKENIZER_FILE, named_tokens, read_json
 
 TEMPLATE_FILE = "chat_template.jinja"
 _MORE_TEMPLATES = "additional_chat_templates"
-
-_PLAIN_CLASSES = ("TokenizersBackend", "PreTrainedTokenizerFast")
-"""Classes of transformers that follow tokenizer.json as it is."""
 
 
 def needs_transformers(directory: Path) -> bool:
@@ -27,13 +25,16 @@ def needs_transformers(directory: Path) -> bool:
     """
     if not (directory / TOKENIZER_FILE).exists():
         return True
-    is_plain = read_json(directory / CONFIG_FILE).get("tokenizer_class") in _PLAIN_CLASSES
+    is_plain = read_json(directory / CONFIG_FILE).get("tokenizer_class") in PLAIN_CLASSES
     return not is_plain and find_spec("transformers") is not None
 
 
 def named_special_tokens(directory: Path) -> dict[str, str]:
-    """Return the text of the special tokens that have a name, such as ``eos_token``."""
-    named = named_tokens(directory)
+    """Return the text of the special tokens that have a name, such as ``eos_token``.
+
+    The files come first, then what the tokenizer's class names by default.
+    """
+    named = {**default_tokens(directory), **named_tokens(directory)}
     found = {name: _text_of(named.get(name)) for name in NAMED}
     return {name: text for name, text in found.items() if text is not None}
 

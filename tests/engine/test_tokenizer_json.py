@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
 from orchestrator.sessions.conversation.codec import Codec
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.hosting.tokenizer_config import chat_templates, named_special_tokens, needs_transformers
+from slipstream.hosting.tokenizer_defaults import CLASS_DEFAULTS
 from slipstream.hosting.tokenizer_files import TokenizerFiles, load_tokenizer_files
+from slipstream.hosting.tokenizer_json import NAMED
 from tests.tokenizer_models import CASES, CORPUS, TokenizerCase
 
 CLASSES = ("GPT2Tokenizer", "LlamaTokenizer", "Qwen2Tokenizer", "GemmaTokenizer", "CodeLlamaTokenizer", "T5Tokenizer")
@@ -58,6 +62,91 @@ def test_without_transformers_names_and_template_are_the_same(case: TokenizerCas
     assert not needs_transformers(directory)
     assert named_special_tokens(directory) == theirs.special_tokens_map
     assert chat_templates(directory) == theirs.chat_template
+
+
+DECLARED: dict[str, dict[str, Any] | None] = {
+    "LlamaTokenizer": {"tokenizer_class": "LlamaTokenizer", "chat_template": "{{ bos_token }}x"},
+    "LlamaTokenizerFast": {"tokenizer_class": "LlamaTokenizerFast"},
+    "PreTrainedTokenizerFast": {"tokenizer_class": "PreTrainedTokenizerFast"},
+    "Qwen2Tokenizer": {"tokenizer_class": "Qwen2Tokenizer"},
+    "Qwen2TokenizerFast": {"tokenizer_class": "Qwen2TokenizerFast"},
+    "GPT2Tokenizer": {"tokenizer_class": "GPT2Tokenizer"},
+    "GPTNeoXTokenizerFast": {"tokenizer_class": "GPTNeoXTokenizerFast"},
+    "a class that is not known": {"tokenizer_class": "SomeTokenizer"},
+    "no class": {},
+    "code of its own": {"tokenizer_class": "LlamaTokenizer", "auto_map": {"AutoTokenizer": ["a.B", None]}},
+    "some names": {"tokenizer_class": "LlamaTokenizer", "bos_token": "<|im_end|>", "pad_token": "</s>"},
+    "names of nothing": {"tokenizer_class": "LlamaTokenizer", "bos_token": None, "eos_token": None},
+    "Qwen's names": {
+        "tokenizer_class": "Qwen2Tokenizer",
+        "bos_token": None,
+        "unk_token": None,
+        "added_tokens_decoder": {},
+    },
+    "no tokenizer_config.json": None,
+}
+
+
+@pytest.mark.parametrize("said", DECLARED)
+@pytest.mark.parametrize("model_type", ["llama", "mistral", "qwen2", "qwen3", None])
+@pytest.mark.parametrize("name", ["llama2-legacy", "gpt2"])
+def test_without_transformers_a_class_names_the_same_tokens_by_default(
+    name: str, model_type: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, config = case_of(name).write(tmp_path), DECLARED[said]
+    declare(directory, model_type, config)
+    by_transformers = special_tokens(load(directory, model_type))
+    monkeypatch.setattr("slipstream.hosting.tokenizer_config.find_spec", lambda name: None)
+    monkeypatch.setattr("slipstream.extras.find_spec", lambda name: None)
+    assert special_tokens(load(directory, model_type)) == by_transformers
+
+
+def declare(directory: Path, model_type: str | None, config: dict[str, Any] | None, **more: Any) -> None:
+    """Rewrite the files beside tokenizer.json; those of a GGUF file have no config.json."""
+    (directory / "config.json").unlink()
+    if model_type is not None:
+        (directory / "config.json").write_text(json.dumps({"model_type": model_type, **more}))
+    (directory / "tokenizer_config.json").unlink()
+    if config is not None:
+        (directory / "tokenizer_config.json").write_text(json.dumps(config))
+
+
+def load(directory: Path, model_type: str | None) -> TokenizerFiles:
+    return load_tokenizer_files(str(directory if model_type else directory / "model.gguf"))
+
+
+def special_tokens(files: TokenizerFiles) -> Any:
+    return json.loads(files.files["tokenizer_config.json"])
+
+
+@pytest.mark.parametrize("model_type", ["llama", "qwen3"])
+def test_without_transformers_a_class_in_config_json_names_the_same_tokens(
+    model_type: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = case_of("llama2-legacy").write(tmp_path)
+    declare(directory, model_type, None, tokenizer_class="LlamaTokenizer")
+    (directory / "special_tokens_map.json").write_text(json.dumps({"eos_token": {"content": "<s>"}, "pad_token": None}))
+    by_transformers = special_tokens(load(directory, model_type))
+    assert by_transformers == {"bos_token": "<s>", "eos_token": "<s>", "unk_token": "<unk>"}
+    monkeypatch.setattr("slipstream.hosting.tokenizer_config.find_spec", lambda name: None)
+    assert special_tokens(load(directory, model_type)) == by_transformers
+
+
+@pytest.mark.parametrize("class_name", CLASS_DEFAULTS)
+def test_the_tokens_that_a_class_names_by_default_are_those_of_transformers(class_name: str) -> None:
+    parameters = inspect.signature(getattr(transformers, class_name).__init__).parameters
+    named = {name: parameters[name].default for name in NAMED if name in parameters}
+    assert CLASS_DEFAULTS[class_name] == {name: token for name, token in named.items() if token is not None}
+
+
+def test_without_transformers_a_class_that_is_not_known_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("slipstream.hosting.tokenizer_config.find_spec", lambda name: None)
+    with caplog.at_level(logging.WARNING, "slipstream.hosting"):
+        written(tmp_path, "llama3", tokenizer_class="GemmaTokenizer")
+    [said] = [record.getMessage() for record in caplog.records]
+    assert "tokenizer_class 'GemmaTokenizer' is not known here without transformers" in said
 
 
 @pytest.mark.parametrize("several", [False, True])
