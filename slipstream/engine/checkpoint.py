@@ -39,7 +39,7 @@ read."""
 _SCALES = re.compile(r"(weight_scale|weight_scale_inv|input_scale|qweight|qzeros|SCB|absmax|quant_map|weight_scale_2)$")
 """Names of tensors that scale weights or replace them."""
 
-_SCALED_TYPES = ("F8", "F6", "F4", "I8", "U8", "I4", "U4")
+_SCALED_TYPES = ("F8_", "F6_", "F4", "I8", "U8", "I4", "U4")
 """Data types in safetensors of weights that need scales."""
 
 _QUANTISED = (

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from slipstream.engine import compiled_from_transformers
-from slipstream.engine.checkpoint import refuse_without_torch
+from slipstream.engine.checkpoint import _is_scaled, refuse_without_torch
 from slipstream.engine.compiled.backend import CompiledBackend
 from slipstream.engine.compiled.checkpoint_config import CheckpointConfig, UnknownConfigError
 from slipstream.engine.compiled.checkpoint_decoder import CheckpointDecoder
@@ -263,3 +264,11 @@ def test_rounding_to_bfloat16_is_torchs_for_every_kind_of_number() -> None:
     is_number = ~np.isnan(singles)
     assert np.array_equal(rounded(singles)[is_number], expected.view(torch.uint16).numpy()[is_number])
     assert np.isnan((rounded(singles)[~is_number].astype(np.uint32) << 16).view(np.float32)).all()
+
+
+def test_float64_weights_are_not_taken_for_quantised_ones(tmp_path: Path) -> None:
+    types = {"F64": torch.float64, "F32": torch.float32, "F8": torch.float8_e4m3fn}
+    save_file({f"{name}.weight": torch.zeros(4).to(kind) for name, kind in types.items()}, tmp_path / "x.safetensors")
+    with safe_open(tmp_path / "x.safetensors", "np") as file:
+        scaled = {key for key in file.keys() if _is_scaled(key, file)}  # noqa: SIM118
+    assert scaled == {"F8.weight"}
