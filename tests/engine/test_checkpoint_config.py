@@ -25,10 +25,12 @@ from slipstream.engine.compiled.frequencies import inverse_frequencies
 from slipstream.engine.compiled.loading import load_compiled
 from slipstream.engine.compiled.processor import VECTORS
 from slipstream.engine.compiled.safetensors_file import StoredTensor, rounded, stored_tensors
+from slipstream.engine.compiled_checkpoint import load_compiled_checkpoint
 from slipstream.engine.compiled_from_transformers import load_compiled_by_transformers
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.model_fingerprint import NOT_IN_LOGITS
 from slipstream.engine.pretrained.loading import load_pretrained
+from slipstream.engine.torch.transformers_model import TransformersModel
 from tests import tiny_models
 
 BASES = [10_000.0, 500_000.0, 1_000_000.0, 100_000.0, 130_000.0, 150_000.0, 5_000_000.0, 10_000, 1234.5, 77_777.7]
@@ -232,6 +234,52 @@ def test_a_stored_head_that_repeats_the_embedding_is_dropped_if_the_config_ties_
         save_file(stored | {"lm_head.weight": other}, path)
         with pytest.raises(UnknownConfigError, match=r"it has lm_head\.weight"):
             load_compiled(str(directory), dtype=dtype, page_size=16, multi_step=False, threads=1)
+
+
+_LLAMA3 = CHANGES["llama3"]["rope_parameters"]
+MALFORMED: list[tuple[str, dict[str, Any]]] = [
+    ("llama", {"num_attention_heads": 0}),
+    ("llama", {"num_attention_heads": "2"}),
+    ("qwen2", {"num_hidden_layers": None}),
+    ("qwen2", {"layer_types": [["x"], "full_attention"]}),
+    ("llama", {"rope_scaling": "linear"}),
+    ("llama", {"rope_scaling": [1, 2]}),
+    ("llama", {"rope_parameters": None, "rope_scaling": {"rope_type": ["x"], "factor": 2.0}}),
+    *(
+        ("llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": factor}})
+        for factor in (0, 0.0, -2.0, np.nan, np.inf)
+    ),
+    *(("llama", {"rope_parameters": None, "rope_theta": base}) for base in (0, -1, np.nan, np.inf, 10**400, "x")),
+    *(
+        ("llama", {"rope_parameters": _LLAMA3 | changes})
+        for changes in ({"high_freq_factor": 0}, {"low_freq_factor": 0}, {"low_freq_factor": 4.0}, {"factor": 0})
+    ),
+    *(("llama", {"rms_norm_eps": epsilon}) for epsilon in (0.0, -1e-6, np.nan, np.inf)),
+]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("family", "changes"), MALFORMED, ids=str)
+def test_a_malformed_config_is_left_to_transformers(family: str, changes: dict[str, Any]) -> None:
+    values = {"model_type": family, **changes}
+    with pytest.raises(UnknownConfigError) as refused:
+        CheckpointConfig(json.loads(json.dumps(values))).shape(16)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("engine", [load_compiled_checkpoint, TransformersModel.load], ids=["compiled", "torch"])
+@pytest.mark.parametrize(("family", "changes"), MALFORMED, ids=str)
+def test_which_ends_a_malformed_config_in_one_line(
+    family: str, changes: dict[str, Any], engine: Callable[..., Any], tmp_path: Path
+) -> None:
+    directory = tiny_models.save(tiny_models.build(family, hidden_size=128), tmp_path)
+    change(directory, **changes)
+    ours = {"page_size": 16, "multi_step": False, "threads": 1}
+    how = ours if engine is load_compiled_checkpoint else {"device": "cpu"}
+    with pytest.raises(UnsupportedModelError) as refused:
+        engine(str(directory), dtype="float32", **how)
+    assert str(refused.value).startswith(f"config.json of {directory} ")
+    assert "\n" not in str(refused.value)
 
 
 def test_what_is_left_to_transformers_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

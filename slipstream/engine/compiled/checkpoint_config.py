@@ -9,12 +9,14 @@ key means. Tests compare both, to the bit of a frequency and the hash of a finge
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from slipstream.engine.compiled.checkpoint_decoder import Shape, refuse_foreign
 from slipstream.engine.compiled.frequencies import rotary_frequencies
+from slipstream.engine.config_numbers import is_positive
 from slipstream.engine.generation_config_keys import NEUTRAL_IN_CONFIG, WITHOUT_EFFECT
 from slipstream.engine.model_fingerprint import NOT_IN_LOGITS
 
@@ -121,6 +123,8 @@ _WHOLE = """
     vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads head_dim
     max_position_embeddings
 """.split()
+_FOLLOWING = ("num_key_value_heads", "head_dim")
+"""Sizes that follow from others where a file has them as null."""
 _TRUTHS = "tie_word_embeddings attention_bias mlp_bias use_sliding_window".split()
 
 
@@ -154,8 +158,11 @@ class CheckpointConfig:
         self.eos_token_id = values.get("eos_token_id", 2 if family.architecture in _ENDED_BY_2 else None)
         self.read: dict[str, Any] = {**_BASE, **family.fields, **others}
         self.read |= {key: value for key, value in values.items() if key in family.fields}
-        self._complete(values)
-        self._check()
+        with _misfits_are_unknown():
+            self._check_sizes(optional=_FOLLOWING)
+            self._complete(values)
+            self._check_sizes()
+            self._check()
 
     def _complete(self, values: Mapping[str, Any]) -> None:
         """Fill in what follows from other keys."""
@@ -174,22 +181,28 @@ class CheckpointConfig:
                     "sliding_attention" if index >= first else "full_attention"
                     for index in range(read["num_hidden_layers"])
                 ]
-        rotary = dict(values.get("rope_scaling") or read["rope_parameters"] or {})
+        said = values.get("rope_scaling") or read["rope_parameters"] or {}
+        if not isinstance(said, Mapping):
+            raise UnknownConfigError(f"its rotary positions are {said!r}")
+        rotary = dict(said)
         rotary.setdefault("rope_theta", values.get("rope_theta", 10_000.0))
         rotary.setdefault("rope_type", rotary.get("type", "default"))
         if rotary["rope_type"] == "llama3":
             rotary.setdefault("original_max_position_embeddings", read["max_position_embeddings"])
         read["rope_parameters"] = rotary
 
-    def _check(self) -> None:
+    def _check_sizes(self, optional: tuple[str, ...] = ()) -> None:
         read = self.read
-        for key in (key for key in _WHOLE if key in read):
+        for key in (key for key in _WHOLE if key in read and not (key in optional and read[key] is None)):
             if not isinstance(read[key], int) or isinstance(read[key], bool) or read[key] < 1:
                 raise UnknownConfigError(f"its {key} is {read[key]!r}")
+
+    def _check(self) -> None:
+        read = self.read
         for key in (key for key in _TRUTHS if key in read):
             if not isinstance(read[key], bool):
                 raise UnknownConfigError(f"its {key} is {read[key]!r}")
-        if not isinstance(read["rms_norm_eps"], float):
+        if not isinstance(read["rms_norm_eps"], float) or not is_positive(read["rms_norm_eps"]):
             raise UnknownConfigError(f"its rms_norm_eps is {read['rms_norm_eps']!r}")
         if read["model_type"] == "llama" and read["hidden_size"] % read["num_attention_heads"]:
             raise UnknownConfigError("its hidden_size is no multiple of its heads")
@@ -215,6 +228,10 @@ class CheckpointConfig:
     def shape(self, page_size: int) -> Shape:
         """Return the model's shape. NotCompiledError if compiled forwards cannot compute it,
         UnknownConfigError for rotary positions that are not known here."""
+        with _misfits_are_unknown():
+            return self._shape(page_size)
+
+    def _shape(self, page_size: int) -> Shape:
         read = self.read
         refuse_foreign(self, self.family.architecture, page_size)
         head_size = read.get("head_dim") or read["hidden_size"] // read["num_attention_heads"]
@@ -276,6 +293,15 @@ class CheckpointConfig:
             f"model.layers.{index}.{name}": size for index in range(shape.layer_count) for name, size in layer.items()
         }
         return ends | layers | {"lm_head.weight": embedding}
+
+
+@contextmanager
+def _misfits_are_unknown() -> Iterator[None]:
+    """Raise UnknownConfigError where a value has a type or a size that is not reckoned with."""
+    try:
+        yield
+    except (TypeError, ValueError, ArithmeticError) as error:
+        raise UnknownConfigError(f"its config.json does not fit its model type: {error}") from error
 
 
 _ENDED_BY_2 = "LlamaForCausalLM", "MistralForCausalLM"

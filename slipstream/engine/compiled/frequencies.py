@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from slipstream.engine.config_numbers import is_positive, odd_position
 from slipstream.sampling.kernel import Floats32
 
 _Pair = tuple[Any, Any]
@@ -50,11 +51,27 @@ def inverse_frequencies(base: float, size: int) -> Floats32:
 
 def rotary_frequencies(parameters: Mapping[str, Any], size: int) -> Floats32 | None:
     """Return the frequencies that transformers makes of a config's ``rope_parameters`` for heads of
-    a size, float32 ``[size / 2]``; None for a type that is not known here, or with keys that are
-    not."""
+    a size, float32 ``[size / 2]``.
+
+    Return None for a type that is not known here, for keys that are not known, and unless all
+    frequencies are finite and positive.
+    """
     kind, keys = parameters["rope_type"], set(parameters) - {"rope_type", "rope_theta", "type"}
-    if keys != _KEYS.get(kind) or not all(isinstance(parameters[key], (int, float)) for key in (*keys, "rope_theta")):
+    if odd_position(parameters) or keys != _KEYS.get(kind):
         return None
+    if not all(is_positive(parameters[key]) for key in (*keys, "rope_theta")):
+        return None
+    with np.errstate(all="ignore"):
+        frequencies = _scaled(kind, parameters, size)
+    return frequencies if are_frequencies(frequencies) else None
+
+
+def are_frequencies(numbers: Floats32) -> bool:
+    """Return True if all numbers are finite and positive."""
+    return bool(np.isfinite(numbers).all() and (numbers > 0).all())
+
+
+def _scaled(kind: str, parameters: Mapping[str, Any], size: int) -> Floats32:
     frequencies = inverse_frequencies(parameters["rope_theta"], size)
     if kind == "linear":
         return frequencies / _f(parameters["factor"])

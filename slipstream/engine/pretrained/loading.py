@@ -32,7 +32,9 @@ from slipstream.engine.checkpoint import (
     refuse_quantised,
     some,
 )
+from slipstream.engine.config_numbers import is_positive
 from slipstream.engine.errors import UnsupportedModelError
+from slipstream.engine.pretrained import rotary
 from slipstream.engine.pretrained.config_keys import told_of_config
 from slipstream.engine.pretrained.vector_math import settle_vector_math
 
@@ -91,6 +93,7 @@ def read_config(directory: Path, name: str, trust: Trust = NO_TRUST) -> Any:
         except Exception as error:  # any of transformers' hundreds of configurations
             raise UnsupportedModelError(_why_no_config(error, values, name)) from error
     _refuse_foreign(config, name, trust)
+    _refuse_odd_numbers(config.get_text_config(), name)
     return config
 
 
@@ -158,6 +161,16 @@ def _refuse_foreign(config: Any, name: str, trust: Trust) -> None:
             f"{architecture} has layers of {', '.join(sorted(foreign))}; only full and sliding-window attention can be "
             "served"
         )
+
+
+def _refuse_odd_numbers(config: Any, name: str) -> None:
+    """transformers would compute with them, and every logit would be NaN or meaningless."""
+    epsilon = vars(config).get("rms_norm_eps")  # as for rotary positions
+    odd = rotary.odd_position(config)
+    if epsilon is not None and not is_positive(epsilon):
+        odd = f"rms_norm_eps {epsilon!r}"
+    if odd is not None:
+        raise UnsupportedModelError(f"config.json of {name} cannot be computed with: it has {odd}; {_AGAIN}")
 
 
 def _generates(config: Any) -> bool:

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from slipstream.engine import config_numbers
 from slipstream.engine.errors import UnsupportedModelError
 
 log = logging.getLogger(__name__)
@@ -29,7 +30,7 @@ def steady_context_length(config: Any, context_length: int) -> int:
     positions.
     """
     steady = context_length
-    for parameters in _parameters(config):
+    for parameters in _parameters(getattr(config, "rope_parameters", None)):
         kind = str(parameters.get("rope_type", "default"))
         if kind in _STEADY:
             continue
@@ -51,9 +52,18 @@ def steady_context_length(config: Any, context_length: int) -> int:
     return steady
 
 
-def _parameters(config: Any) -> Iterator[Mapping[str, Any]]:
+def odd_position(config: Any) -> str | None:
+    """Return the first entry of the rotary positions of a text model's config that gives no
+    frequencies, as text; None if there is no such entry."""
+    parameters = vars(config).get("rope_parameters")  # an attribute that differs by layer cannot be asked for
+    if not isinstance(parameters, Mapping):
+        return None
+    return next(filter(None, map(config_numbers.odd_position, _parameters(parameters))), None)
+
+
+def _parameters(said: Any) -> Iterator[Mapping[str, Any]]:
     """The model's, or where they differ each kind of layer's."""
-    parameters = getattr(config, "rope_parameters", None) or {}
+    parameters = said or {}
     if "rope_type" in parameters:
         yield parameters
     else:
