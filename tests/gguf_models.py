@@ -42,6 +42,7 @@ def write(
     *,
     says: Mapping[str, Any] = MappingProxyType({}),
     kinds: Mapping[str, str] = MappingProxyType({}),
+    odd: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
     tensors_per_file: int = 0,
     shape: Shape = WIDE,
 ) -> Path:
@@ -49,7 +50,8 @@ def write(
     with the embedded pair's tokenizer; with ``experts`` a mixture of as many. After ``nan_token``
     nothing is a number.
 
-    It also ``says`` other keys; ``kinds`` names matrices that are of other types; with
+    It also ``says`` other keys; ``kinds`` names matrices that are of other types, and ``odd``
+    tensors of shapes that do not fit the keys, rope_freqs.weight among them; with
     ``tensors_per_file`` it is split, and the first file's path is returned.
     """
     embedded = embedded_directory("target")
@@ -61,7 +63,9 @@ def write(
     for key, value in says.items():
         add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
         add[type(value)](key, value)
-    tensors = _Tensors(writer, weights, kinds)
+    tensors = _Tensors(writer, weights, kinds, odd)
+    if "rope_freqs.weight" in odd:
+        tensors.vector("rope_freqs.weight", 0)
     tensors.matrix("token_embd", config["vocab_size"], shape.hidden, nan_row=nan_token)
     if nan_token is not None:  # else the embedding is the output matrix too
         tensors.matrix("output", config["vocab_size"], shape.hidden)
@@ -77,14 +81,16 @@ def write(
 
 
 class _Tensors:
-    """Random ones, added to a file in ``kind``, but for those that ``kinds`` names."""
+    """Random ones, added to a file in ``kind``, but for those that ``kinds`` names, and
+    but for shapes that are ``odd``."""
 
-    def __init__(self, writer: Any, kind: str, kinds: Mapping[str, str]) -> None:
+    def __init__(self, writer: Any, kind: str, kinds: Mapping[str, str], odd: Mapping[str, tuple[int, ...]]) -> None:
         self._writer = writer
-        self._kind, self._kinds = kind, kinds
+        self._kind, self._kinds, self._odd = kind, kinds, odd
         self._rng = np.random.default_rng(18)
 
     def matrix(self, name: str, *shape: int, nan_row: int | None = None) -> None:
+        shape = self._odd.get(f"{name}.weight", shape)
         values = self._rng.normal(0, shape[-1] ** -0.5, shape).astype(np.float32)
         if nan_row is not None:
             values[nan_row] = np.nan
@@ -92,7 +98,7 @@ class _Tensors:
         self._writer.add_tensor(f"{name}.weight", gguf.quants.quantize(values, kind), raw_dtype=kind)
 
     def vector(self, name: str, size: int) -> None:
-        self._writer.add_tensor(name, self._rng.normal(1, 0.1, size).astype(np.float32))
+        self._writer.add_tensor(name, self._rng.normal(1, 0.1, self._odd.get(name, (size,))).astype(np.float32))
 
 
 def _describe(writer: Any, weights: str, experts: int, vocabulary_size: int, shape: Shape) -> None:

@@ -71,7 +71,7 @@ def _by_llamacpp(settings: ModelServiceSettings, path: Path, *, exact: bool) -> 
 
 def _compiled_gguf(settings: ModelServiceSettings, path: Path, exact: bool) -> Backend | None:
     """Return None if compiled forwards cannot compute a GGUF file; UnsupportedModelError if they
-    were asked for.
+    were asked for, or if llama.cpp is not installed.
 
     A target's weights are dequantised if no kernel reads their type, because llama.cpp's bits are
     not promised for such types. A draft's are dequantised only if llama.cpp is not installed.
@@ -95,6 +95,10 @@ def _compiled_gguf(settings: ModelServiceSettings, path: Path, exact: bool) -> B
     except NotCompiledError as reason:
         if settings.engine == "compiled":
             raise UnsupportedModelError(f"{path} cannot be computed by --engine compiled: {reason}") from reason
+        if not has_llamacpp:
+            from slipstream.engine.llamacpp.libllama import INSTALL
+
+            raise UnsupportedModelError(f"{path} needs llama.cpp, for {reason}: {INSTALL}") from reason
         log.info("llama.cpp computes %s: %s", path, reason)
         return None
 

@@ -3,6 +3,7 @@ llama.cpp by its name."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -20,6 +21,8 @@ from slipstream.engine.gguf_file import fingerprint_of, shards_of
 from slipstream.engine.llamacpp.backend import LlamaCppBackend
 from slipstream.engine.llamacpp.gguf_model import GgufModel
 from slipstream.engine.model import Segment
+from slipstream.hosting import backends
+from slipstream.hosting.settings import ModelServiceSettings
 from tests import gguf_models
 from tests.tensors import forward
 
@@ -190,3 +193,74 @@ def test_an_end_token_past_the_vocabulary_is_left_out_by_both_engines(tmp_path: 
     assert 2 in decoder.end_token_ids
     assert decoder.end_token_ids == model.end_token_ids
     assert max(decoder.end_token_ids) < decoder.vocabulary_size
+
+
+@pytest.mark.parametrize("weights", ["F32", "Q8_0"])
+@pytest.mark.parametrize(
+    ("architecture", "name", "shape", "expected"),
+    [
+        ("llama", "token_embd.weight", (4000, 128), [4096, 128]),
+        ("llama", "token_embd.weight", (4096, 64), [4096, 128]),
+        ("llama", "output_norm.weight", (8,), [128]),
+        ("llama", "blk.0.attn_norm.weight", (1,), [128]),
+        ("llama", "blk.1.attn_q.weight", (64, 128), [128, 128]),
+        ("llama", "blk.1.attn_k.weight", (128, 128), [64, 128]),
+        ("llama", "blk.1.attn_v.weight", (64, 64), [64, 128]),
+        ("llama", "blk.1.attn_output.weight", (128, 64), [128, 128]),
+        ("llama", "blk.1.ffn_gate.weight", (128, 128), [256, 128]),
+        ("llama", "blk.1.ffn_up.weight", (128, 128), [256, 128]),
+        ("llama", "blk.1.ffn_down.weight", (128, 128), [128, 256]),
+        ("llama", "blk.1.ffn_down.weight", (2, 128, 128), [128, 256]),
+        ("llama", "rope_freqs.weight", (1,), [16]),
+        ("qwen2", "blk.1.attn_k.bias", (32,), [64]),
+        ("qwen3", "blk.1.attn_q_norm.weight", (16,), [32]),
+    ],
+)
+def test_a_tensor_of_another_shape_than_the_keys_say_is_named(
+    architecture: str, name: str, shape: tuple[int, ...], expected: list[int], weights: str, tmp_path: Path
+) -> None:
+    path = written(tmp_path / "model.gguf", architecture, weights, odd={name: shape})
+    with pytest.raises(NotCompiledError) as refused:
+        GgufDecoder(path, 16)
+    assert str(refused.value) == f"its {name} is {list(shape)} instead of {expected}"
+
+
+def test_factors_of_rotary_positions_are_followed(tmp_path: Path) -> None:
+    plain, factored = (
+        GgufDecoder(written(tmp_path / f"{len(odd)}.gguf", "llama", "Q8_0", odd=odd), 16).frequencies
+        for odd in ({}, {"rope_freqs.weight": (16,)})
+    )
+    assert plain.shape == factored.shape
+    assert plain.tolist() != factored.tolist()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("attention.head_count", 0),
+        ("attention.head_count_kv", 0),
+        ("block_count", 0),
+        ("attention.layer_norm_rms_epsilon", float("nan")),
+        ("attention.layer_norm_rms_epsilon", 0.0),
+        ("rope.freq_base", -1.0),
+        ("rope.freq_base", float("nan")),
+        ("rope.freq_base", [1.0]),
+    ],
+)
+def test_a_number_that_cannot_be_computed_with_is_named(
+    key: str, value: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, said_by_it = written(tmp_path / "model.gguf", "llama", "Q8_0"), GgufDecoder._said
+    monkeypatch.setattr(
+        GgufDecoder, "_said", lambda self, asked, **how: value if asked == key else said_by_it(self, asked, **how)
+    )
+    with pytest.raises(NotCompiledError, match=f"its {key} is {re.escape(str(value))}"):
+        GgufDecoder(path, 16)
+
+
+def test_without_llama_cpp_the_reason_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path / "model.gguf", "llama", "Q8_0", odd={"output_norm.weight": (8,)})
+    monkeypatch.setattr(backends, "find_spec", lambda name: None)
+    settings = ModelServiceSettings(model=str(path), address="127.0.0.1:0")
+    with pytest.raises(UnsupportedModelError, match=r"^.* its output_norm\.weight is \[8\] instead of \[128\].*$"):
+        backends.backend_of(settings, str(path), exact=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,12 @@ from slipstream.engine.compiled.decoder import (
     refuse_odd_pages,
     refuse_odd_sizes,
 )
-from slipstream.engine.compiled.frequencies import inverse_frequencies
+from slipstream.engine.compiled.frequencies import are_frequencies, inverse_frequencies
 from slipstream.engine.compiled.products import TILE_COLUMNS
 from slipstream.engine.compiled.quantised import BLOCK, in_blocks
 from slipstream.engine.compiled.records import LAYER
 from slipstream.engine.compiled.safetensors_file import rounded
+from slipstream.engine.config_numbers import is_positive
 from slipstream.engine.generation_config import parse_generation_config, read_gguf_generation_config
 from slipstream.engine.gguf_file import fingerprint_of, refuse_no_file, refuse_no_model, shards_of
 from slipstream.engine.gguf_metadata import read_metadata
@@ -116,7 +117,8 @@ class GgufDecoder(Decoder):
         self.epsilon = self._real("attention.layer_norm_rms_epsilon")
         self.attention_scale, self.rotation_scale = self.head_size**-0.5, 1.0
         self.frequencies = self._frequencies()
-        ends = GgufVocabulary.from_metadata(read_metadata(path)).end_token_ids()
+        vocabulary = GgufVocabulary.from_metadata(read_metadata(path))
+        self.vocabulary_size, ends = len(vocabulary.tokens), vocabulary.end_token_ids()
         self._take()
         self.generation = parse_generation_config(
             read_gguf_generation_config(path, lambda key: self._said(key, prefixed=False)), self.vocabulary_size, ends
@@ -172,67 +174,81 @@ class GgufDecoder(Decoder):
 
     def _number(self, key: str, otherwise: int | None = None) -> int:
         said = self._said(key)
-        if not isinstance(said, int):
-            if said is None and otherwise is not None:
-                return otherwise
+        if said is None and otherwise is not None:
+            return otherwise
+        if not isinstance(said, int) or said < 1:
             raise NotCompiledError(f"its {key} is {said}")
         return said
 
     def _real(self, key: str) -> float:
         said = self._said(key)
-        if not isinstance(said, float):
+        if not isinstance(said, float) or not is_positive(said):
             raise NotCompiledError(f"its {key} is {said}")
         return said
 
     def _frequencies(self) -> np.ndarray:
         """Return transformers' frequencies, divided by the file's factors if it has some."""
-        base = float(self._said("rope.freq_base") or 10000.0)
-        size = self.head_size
+        base = self._said("rope.freq_base") or 10000.0
+        if not is_positive(base):
+            raise NotCompiledError(f"its rope.freq_base is {base}")
         factors = self._tensors.pop("rope_freqs.weight", None)
-        frequencies = inverse_frequencies(base, size)
-        return frequencies if factors is None else frequencies / np.array(factors.data, np.float32)
+        with np.errstate(all="ignore"):
+            frequencies = inverse_frequencies(float(base), self.head_size)
+            if factors is not None:
+                frequencies = frequencies / self._floats(factors, self.head_size // 2)
+        if not are_frequencies(frequencies):
+            raise NotCompiledError("its rotary frequencies are not all finite and positive")
+        return frequencies
 
     def _take(self) -> None:
         """All weights."""
         self.layers = np.zeros(self._number("block_count"), LAYER)
-        embedding = self._matrix("token_embd")
-        self.vocabulary_size = len(embedding)
+        words = self.vocabulary_size, self.hidden_size
+        embedding = self._matrix("token_embd", *words)
         self.embedding = self._hold(embedding)
-        self.final_norm = self._vector("output_norm")
-        head = self._matrix("output") if "output.weight" in self._tensors else embedding
+        self.final_norm = self._vector("output_norm", self.hidden_size)
+        head = self._matrix("output", *words) if "output.weight" in self._tensors else embedding
         self.head, self.vocabulary_columns = self._packed(head)
         for index, row in enumerate(self.layers):
             self._take_layer(row, f"blk.{index}.")
 
     def _take_layer(self, row: Any, of: str) -> None:
+        hidden, inner, attended = self.hidden_size, self.feed_forward, self.head_count * self.head_size
+        kept = self.kv_head_count * self.head_size
         heads = (self.head_count, self.kv_head_count, 0)
-        given = [f"{of}attn_{name}" for name in "qkv"]
-        feed = [f"{of}ffn_{name}" for name in ("gate", "up")]
-        row["attention_norm"], row["feed_norm"] = self._vector(f"{of}attn_norm"), self._vector(f"{of}ffn_norm")
-        row["query_norm"] = self._vector(f"{of}attn_q_norm", optional=True)
-        row["key_norm"] = self._vector(f"{of}attn_k_norm", optional=True)
-        projection = [self._in_order(self._matrix(name), count) for name, count in zip(given, heads, strict=True)]
+        given = {f"{of}attn_q": attended, f"{of}attn_k": kept, f"{of}attn_v": kept}
+        feed = dict.fromkeys((f"{of}ffn_gate", f"{of}ffn_up"), inner)
+        row["attention_norm"] = self._vector(f"{of}attn_norm", hidden)
+        row["feed_norm"] = self._vector(f"{of}ffn_norm", hidden)
+        row["query_norm"] = self._vector(f"{of}attn_q_norm", self.head_size, optional=True)
+        row["key_norm"] = self._vector(f"{of}attn_k_norm", self.head_size, optional=True)
+        projection = [
+            self._in_order(self._matrix(name, outputs, hidden), count)
+            for (name, outputs), count in zip(given.items(), heads, strict=True)
+        ]
         row["projection"], _ = self._packed(np.concatenate(projection))
-        row["output"], _ = self._packed(self._matrix(f"{of}attn_output"))
-        row["gate_up"], _ = self._packed(alternating(*map(self._matrix, feed)))
-        row["down"], _ = self._packed(self._matrix(f"{of}ffn_down"))
+        row["output"], _ = self._packed(self._matrix(f"{of}attn_output", hidden, attended))
+        gate_up = [self._matrix(name, outputs, hidden) for name, outputs in feed.items()]
+        row["gate_up"], _ = self._packed(alternating(*gate_up))
+        row["down"], _ = self._packed(self._matrix(f"{of}ffn_down", hidden, inner))
         row["projection_bias"] = self._biases(
             given, lambda parts: np.concatenate([self._in_order(*each) for each in zip(parts, heads, strict=True)])
         )
-        row["output_bias"] = self._biases([f"{of}attn_output"], np.concatenate)
+        row["output_bias"] = self._biases({f"{of}attn_output": hidden}, np.concatenate)
         row["gate_up_bias"] = self._biases(feed, lambda parts: alternating(*parts))
-        row["down_bias"] = self._biases([f"{of}ffn_down"], np.concatenate)
+        row["down_bias"] = self._biases({f"{of}ffn_down": hidden}, np.concatenate)
 
-    def _matrix(self, name: str) -> np.ndarray:
+    def _matrix(self, name: str, outputs: int, inputs: int) -> np.ndarray:
         """``[outputs, inputs]``; of one in eight bits ``[outputs, bytes]``, a row being blocks of a
         scale in float16 and 32 bytes."""
         tensor = self._tensors.pop(f"{name}.weight", None)
         if tensor is None:
             raise NotCompiledError(f"it has no {name}.weight")
+        _refuse_other_shape(tensor, outputs, inputs)
         if self.dequantises:
-            singles = _dequantised(tensor).reshape(int(tensor.shape[1]), -1)
+            singles = _dequantised(tensor).reshape(outputs, -1)
             return rounded(singles) if self.bf16 else singles
-        data = np.array(tensor.data).reshape(int(tensor.shape[1]), -1)  # a copy, or the whole file would stay mapped
+        data = np.array(tensor.data).reshape(outputs, -1)  # a copy, or the whole file would stay mapped
         return data.view(np.uint16) if self.bf16 else data
 
     def _packed(self, matrix: np.ndarray) -> tuple[int, int]:
@@ -248,21 +264,22 @@ class GgufDecoder(Decoder):
         numbers = np.ascontiguousarray(blocks[..., 2:]).reshape(len(matrix), -1).view(np.int8)
         return self._hold(in_blocks(numbers, scales)), len(matrix)
 
-    def _vector(self, name: str, *, optional: bool = False) -> int:
+    def _vector(self, name: str, size: int, *, optional: bool = False) -> int:
         tensor = self._tensors.pop(f"{name}.weight", None)
         if tensor is None:
             if optional:
                 return 0
             raise NotCompiledError(f"it has no {name}.weight")
-        return self._hold(self._floats(tensor))
+        return self._hold(self._floats(tensor, size))
 
-    def _biases(self, names: list[str], join: Callable[[list[np.ndarray]], np.ndarray]) -> int:
-        parts = [self._tensors.pop(f"{name}.bias", None) for name in names]
+    def _biases(self, sizes: Mapping[str, int], join: Callable[[list[np.ndarray]], np.ndarray]) -> int:
+        """``sizes`` are by the names of matrices."""
+        parts = [self._tensors.pop(f"{name}.bias", None) for name in sizes]
         if None in parts:
             if any(part is not None for part in parts):
-                raise NotCompiledError(f"some of {', '.join(names)} have a bias, and some have none")
+                raise NotCompiledError(f"some of {', '.join(sizes)} have a bias, and some have none")
             return 0
-        return self._hold(join([self._floats(part) for part in parts]))
+        return self._hold(join([self._floats(*each) for each in zip(parts, sizes.values(), strict=True)]))
 
     def _in_order(self, rows: np.ndarray, head_count: int) -> np.ndarray:
         """The outputs of queries or keys as checkpoints have them: the first halves of pairs that
@@ -272,12 +289,21 @@ class GgufDecoder(Decoder):
         pairs = rows.reshape(head_count, self.head_size // 2, 2, *rows.shape[1:])
         return pairs.swapaxes(1, 2).reshape(rows.shape)
 
-    def _floats(self, tensor: Any) -> np.ndarray:
+    def _floats(self, tensor: Any, size: int) -> np.ndarray:
+        _refuse_other_shape(tensor, size)
         if self.dequantises:
             return _dequantised(tensor)
         if tensor.tensor_type != GGMLQuantizationType.F32:
             raise NotCompiledError(f"its {tensor.name} is {GGMLQuantizationType(tensor.tensor_type).name}, not F32")
         return np.array(tensor.data)
+
+
+def _refuse_other_shape(tensor: Any, *expected: int) -> None:
+    """Raise NotCompiledError unless a tensor has the shape that the file's sizes give it: compiled
+    code would read past its end."""
+    shape = tuple(int(size) for size in reversed(tensor.shape))
+    if shape != expected:
+        raise NotCompiledError(f"its {tensor.name} is {list(shape)} instead of {list(expected)}")
 
 
 def _dequantised(tensor: Any) -> np.ndarray:

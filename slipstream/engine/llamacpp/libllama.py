@@ -26,7 +26,8 @@ F32 = 0
 _SPARE = 256
 """Bytes after each structure, so that one that has grown at its end is still copied whole."""
 
-_INSTALL = "pip install 'slipstream-llm[llamacpp]', or llamacpp-native to have it built for this machine"
+INSTALL = "pip install 'slipstream-llm[llamacpp]', or llamacpp-native to have it built for this machine"
+"""Commands that install llama.cpp."""
 
 _WARNING = 3
 """A log level of ggml. The levels are none, debug, info, warning and error."""
@@ -215,7 +216,7 @@ def installed() -> tuple[Build, Path]:
         if spec is not None and spec.origin is not None:
             for path in sorted(Path(spec.origin).parent.glob(build.pattern)):
                 return build, path
-    raise UnsupportedModelError(f"GGUF models need llama.cpp: {_INSTALL}")
+    raise UnsupportedModelError(f"GGUF models need llama.cpp: {INSTALL}")
 
 
 @functools.cache
@@ -268,9 +269,7 @@ def _compare(structure: str, found: ctypes.Structure, expected: Mapping[str, flo
 
 def _other(why: str) -> UnsupportedModelError:
     build, _ = installed()
-    return UnsupportedModelError(
-        f"the llama.cpp of {build.distribution} is not a supported version ({why}): {_INSTALL}"
-    )
+    return UnsupportedModelError(f"the llama.cpp of {build.distribution} is not a supported version ({why}): {INSTALL}")
 
 
 messages: list[str] = []
