@@ -212,10 +212,14 @@ class Sessions:
         Returns the fork that this request has created before, if it has. TurnNotFoundError for a
         turn that has not ended; raises what `create` raises.
         """
+        loaded = self._loaded.find(session_id)
         known = await self._creation.known_fork(name, caller)
         if known is not None:
             return known
         self.tasks.refuse_while_draining()
+        if loaded is not None and self._loaded.find(session_id) is None:
+            # It has left memory meanwhile, as a session does that another process took over.
+            raise SessionMovedError("another process owns the session by now", session_id=session_id)
         return await self._creation.fork(self.get_loaded(session_id, caller), after_turn, name, caller)
 
     async def turns(self, record: SessionRecord) -> AsyncGenerator[ToldTurn]:
