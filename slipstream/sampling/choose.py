@@ -21,6 +21,7 @@ from slipstream.sampling.kernel import BLOCK, MACHINE, Domain, coin, compiled_fo
 from slipstream.sampling.processing import processed
 from slipstream.sampling.row import VOID, Choice, Row
 from slipstream.sampling.rule import NUMBERS, SamplingRule
+from slipstream.sampling.softmax import softmax
 
 _LOCK = "choosing"
 
@@ -120,6 +121,7 @@ def _warm(dtype: type[np.number[Any]]) -> None:
     choose(logits, rows)
     choose(logits[:1], changed)
     coin(0, 0, Domain.ACCEPTANCE)
+    softmax(logits[0].astype(np.float32))
 
 
 def _plain_kind(rows: Sequence[Row]) -> _Kind | None:

@@ -285,6 +285,63 @@ def _exp(exponent: np.float32) -> np.float32:
     return value if exponent >= _LEAST_EXPONENT else _ZERO
 
 
+# exp with the bits of torch's CPU kernels, as Sleef computes it (Shibata, Petrogalli 2020).
+# Products that Sleef fuses into sums are computed in float64 and rounded once.
+_SLEEF_LEAST = np.float32(-104.0)
+_SLEEF_LN2_UPPER, _SLEEF_LN2_LOWER = -0.693145751953125, -1.428606765330187e-06
+_SLEEF_FIRST = np.float32(0.000198527617612853646)
+_SLEEF_EXP = tuple(
+    float(np.float32(factor))
+    for factor in (
+        0.00139304355252534151,
+        0.00833336077630519867,
+        0.0416664853692054749,
+        0.166666671633720398,
+        0.5,
+    )
+)
+
+
+@compiled
+def write_exponentials(exponents: Floats32, values: Floats32) -> None:
+    """Write exp of float32 ``exponents`` of at most 0 to ``values``; 0 for those below -104."""
+    for at in range(len(exponents)):
+        exponent = exponents[at]
+        kept = exponent if exponent > _SLEEF_LEAST else _SLEEF_LEAST
+        power = (kept * _LOG2_E + _TO_WHOLE) - _TO_WHOLE
+        rest = np.float32(power * _SLEEF_LN2_UPPER + kept)
+        rest = np.float32(power * _SLEEF_LN2_LOWER + rest)
+        wide = np.float64(rest)
+        value = np.float32(_SLEEF_FIRST * wide + _SLEEF_EXP[0])
+        value = np.float32(value * wide + _SLEEF_EXP[1])
+        value = np.float32(value * wide + _SLEEF_EXP[2])
+        value = np.float32(value * wide + _SLEEF_EXP[3])
+        value = np.float32(value * wide + _SLEEF_EXP[4])
+        value = _ONE + np.float32(np.float64(rest * rest) * np.float64(value) + wide)
+        # Two steps: the power may be below that of the least float32, and only the last one rounds.
+        half = np.int32(np.int32(power) >> np.int32(1))
+        value = value * float_of(np.int32(np.int32(half + _BIAS) << _MANTISSA_BITS))
+        value = value * float_of(np.int32(np.int32(np.int32(np.int32(power) - half) + _BIAS) << _MANTISSA_BITS))
+        values[at] = value if exponent >= _SLEEF_LEAST else _ZERO
+
+
+LANES = 16
+"""Sums of a row that `write_lane_sums` takes side by side, as torch does with AVX-512."""
+
+
+@compiled
+def write_lane_sums(values: Floats32, sums: Floats32) -> None:
+    """Write to ``sums`` ``[LANES]`` the sum of every `LANES`-th of the ``values``, in their order,
+    from the first, the second and so on."""
+    sums[:] = _ZERO
+    whole = len(values) // LANES * LANES
+    for first in range(0, whole, LANES):
+        for lane in range(LANES):
+            sums[lane] += values[first + lane]
+    for at in range(whole, len(values)):
+        sums[at - whole] += values[at]
+
+
 @compiled
 def logit(stored: Any) -> np.float32:
     """A stored logit as a number."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from slipstream.sampling.kernel import Floats32
+from slipstream.sampling.likeliest import likeliest
 from slipstream.sampling.outcome import TokenLogprobs
 from slipstream.sampling.softmax import log_softmax
 
@@ -29,7 +30,5 @@ def _of_row(logprobs: Floats32, token: int, count: int) -> TokenLogprobs:
     chosen = float(logprobs[token])
     if not count:
         return TokenLogprobs(token, chosen)
-    count = min(count, len(logprobs))
-    likely = np.flatnonzero(logprobs >= np.partition(logprobs, -count)[-count])
-    top = likely[np.argsort(-logprobs[likely], kind="stable")[:count]]
+    top = likeliest(logprobs, min(count, len(logprobs)))
     return TokenLogprobs(token, chosen, tuple(zip(top.tolist(), logprobs[top].tolist(), strict=True)))

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slipstream.sampling.kernel import Domain, Floats32, coin
+from slipstream.sampling.likeliest import likeliest
 from slipstream.sampling.outcome import TokenDistribution
 from slipstream.sampling.row import Choice, Proposed
 from slipstream.sampling.rule import SamplingRule
@@ -32,18 +33,12 @@ def draw(logits: Floats32, rules: Sequence[SamplingRule], positions: Sequence[in
     """
     choices = []
     for row, rule, position in zip(logits, rules, positions, strict=True):
-        tokens = _likeliest(row, min(rule.proposal_top_k, len(row)))
+        tokens = likeliest(row, min(rule.proposal_top_k, len(row)))
+        tokens = tokens[row[tokens] > -np.inf]  # fewer where the filters left fewer
         sent = _probabilities(row[tokens]).astype(np.float32)
         pick = _drawn_from(sent, coin(rule.seed, position, Domain.PROPOSAL))
         choices.append(_drawn(tokens, sent, pick))
     return choices
-
-
-def _likeliest(row: Floats32, count: int) -> Tokens:
-    """Return a row's ``count`` likeliest tokens, best first, the lower id first among equals; fewer
-    where the filters left fewer."""
-    likely = np.flatnonzero((row >= np.partition(row, -count)[-count]) & (row > -np.inf))
-    return likely[np.argsort(-row[likely], kind="stable")[:count]]
 
 
 def _probabilities(row: Floats32) -> Floats:

@@ -12,25 +12,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats32 = NDArray[np.float32]
+from slipstream.sampling.kernel import LANES, Floats32, write_exponentials, write_lane_sums
 
-_LANES = 16
-_LOG2_E = np.float32(1.4426950408889634)
-_LN2_UPPER, _LN2_LOWER = -0.693145751953125, -1.428606765330187e-06
-_EXP_FACTORS = tuple(
-    float(np.float32(factor))
-    for factor in (
-        0.00139304355252534151,
-        0.00833336077630519867,
-        0.0416664853692054749,
-        0.166666671633720398,
-        0.5,
-    )
-)
-_FIRST_EXP_FACTOR = np.float32(0.000198527617612853646)
-_LEAST_EXPONENT = np.float32(-104)
 _LN2 = np.float32(0.6931471824645996), np.float32(-1.904654323148236e-09)
 _LEAST_MANTISSA = np.float32(0.75)
 _LOG_FACTORS = np.float32(0.3027294874), np.float32(0.3996108174), np.float32(0.6666694880)
@@ -58,29 +42,19 @@ def log_softmax(row: Floats32) -> Floats32:
 
 def exp(exponents: Floats32) -> Floats32:
     """Return exp of float32 numbers of at most 0; 0 for those below -104."""
-    kept = np.maximum(exponents, _LEAST_EXPONENT)
-    power = np.rint(kept * _LOG2_E)
-    rest = (power * np.float64(_LN2_UPPER) + kept).astype(np.float32)
-    rest = (power * np.float64(_LN2_LOWER) + rest).astype(np.float32)
-    wide = rest.astype(np.float64)
-    value = np.full_like(rest, _FIRST_EXP_FACTOR)
-    for factor in _EXP_FACTORS:
-        value = (value * wide + factor).astype(np.float32)
-    value = _ONE + ((rest * rest) * value.astype(np.float64) + rest).astype(np.float32)
-    scaled: Floats32 = np.ldexp(value, power.astype(np.int32))
-    scaled[exponents < _LEAST_EXPONENT] = 0
-    return scaled
+    values = np.empty_like(exponents)
+    write_exponentials(exponents, values)
+    return values
 
 
 def _sum(values: Floats32) -> np.float32:
-    if len(values) < _LANES:
+    if len(values) < LANES:
         total = np.float32(values[0])
         for value in values[1:]:
             total = np.float32(total + value)
         return total
-    whole = len(values) // _LANES * _LANES
-    lanes: Floats32 = np.add.reduce(values[:whole].reshape(-1, _LANES), axis=0)
-    lanes[: len(values) - whole] += values[whole:]
+    lanes = np.empty(LANES, dtype=np.float32)
+    write_lane_sums(values, lanes)
     while len(lanes) > 1:
         half = len(lanes) // 2
         lanes = lanes[:half] + lanes[half:]
