@@ -234,8 +234,11 @@ ASKED = [
 ]
 
 
-async def outcome(asked: Asked, step: int) -> bool:
-    """Ask, and move the session's ownership at a step. Whether the call had ended by then."""
+async def outcome(asked: Asked, step: int, *, notices: bool) -> bool:
+    """Return whether a call had ended before the session's ownership moved at a step.
+
+    With ``notices`` this process evicts the session at once.
+    """
     system = System()
     await system.store.register_owner(THEIRS)
     loop = asyncio.get_running_loop()
@@ -247,12 +250,15 @@ async def outcome(asked: Asked, step: int) -> bool:
         if asked.with_running_turn:
             system.verifier.may_answer.clear()
             await system.send(record, "second")
-        left = step
+        left, evicting = step, list[asyncio.Task[None]]()
 
         def count() -> None:
             nonlocal left
             if left == 0:
                 system.move(name)
+                if notices:
+                    system.loaded.remove(record)
+                    evicting.append(loop.create_task(system.sessions._eviction.evict_moved_session(record)))
             left -= 1
 
         if step == 0:
@@ -279,11 +285,12 @@ async def outcome(asked: Asked, step: int) -> bool:
     return False
 
 
+@pytest.mark.parametrize("notices", [False, True])
 @pytest.mark.parametrize("asked", ASKED, ids=lambda asked: asked.call.__name__)
-def test_no_stale_owner_answers_wherever_ownership_moves(asked: Asked) -> None:
+def test_no_stale_owner_answers_wherever_ownership_moves(asked: Asked, notices: bool) -> None:
     with asyncio.Runner(loop_factory=SteppingLoop) as runner:
         for step in range(MOST_STEPS):
-            if runner.run(outcome(asked, step)):
+            if runner.run(outcome(asked, step, notices=notices)):
                 assert step > 1
                 return
     raise AssertionError("the call never ends")

@@ -191,6 +191,7 @@ class Sessions:
         """
         record = await self.get(session_id, caller)
         await self.pair.check(stream_settings.over(record.stored.settings), caller)
+        self._refuse_if_moved(record)
         return await self.get(session_id, caller)  # it may be gone by now
 
     async def page(
@@ -217,9 +218,8 @@ class Sessions:
         if known is not None:
             return known
         self.tasks.refuse_while_draining()
-        if loaded is not None and self._loaded.find(session_id) is None:
-            # It has left memory meanwhile, as a session does that another process took over.
-            raise SessionMovedError("another process owns the session by now", session_id=session_id)
+        if loaded is not None:
+            self._refuse_if_moved(loaded)
         return await self._creation.fork(self.get_loaded(session_id, caller), after_turn, name, caller)
 
     async def turns(self, record: SessionRecord) -> AsyncGenerator[ToldTurn]:
@@ -305,6 +305,11 @@ class Sessions:
             await self._eviction.evict_session(record, Ending.CANCELLED)
 
         await self.tasks.run_to_completion(delete())
+
+    def _refuse_if_moved(self, record: SessionRecord) -> None:
+        """Raise SessionMovedError if a session has left memory: another process took it over."""
+        if self._loaded.find(record.session.id) is None:
+            raise SessionMovedError("another process owns the session by now", session_id=record.session.id)
 
     def _load_taken_over(self, sessions: Sequence[TakenOver]) -> None:
         """Load sessions that this process has taken over, and resume the turns that have not
