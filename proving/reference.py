@@ -52,11 +52,11 @@ class PlainDecoder:
         name = str(pair.target)
         if pair.backend == COMPILED:
             self._backend = load_compiled_checkpoint(
-                name, dtype=pair.dtype, page_size=_PAGE_SIZE, multi_step=False, threads=1
+                name, dtype=pair.dtype, page_size=_PAGE_SIZE, single_rows=False, threads=1
             )
         elif pair.backend == GGUF:
             decoder = GgufDecoder(pair.target, _PAGE_SIZE)
-            self._backend = CompiledBackend(decoder, page_size=_PAGE_SIZE, multi_step=False, threads=1)
+            self._backend = CompiledBackend(decoder, page_size=_PAGE_SIZE, single_rows=False, threads=1)
         elif pair.backend == LLAMACPP:
             self._backend = LlamaCppBackend(pair.target, threads=1, most_tokens=longest, exact=True)
             token_count = BATCH_SIZE * (self._backend.model.context_length + _STREAM_ROOM)

@@ -108,13 +108,14 @@ class ArithmeticBackend:
     row_multiple = 1
     multi_step_runner: MultiStepRunner | None = None
     any_thread = True
+    multi_step = True
     processors = Processors()
     warmed_lengths: tuple[int, ...] = ()
     settled_after = 0
 
-    def __init__(self, settings: ArithmeticSettings, *, page_size: int = 16, multi_step: bool = False) -> None:
+    def __init__(self, settings: ArithmeticSettings, *, page_size: int = 16, single_rows: bool = False) -> None:
         self.model = ArithmeticModel(settings)
-        self.multi_step = multi_step
+        self.single_rows = single_rows
         self._settings = settings
         self._page_size = page_size
         self._slots = np.zeros((0, 0), dtype=np.int64)

@@ -13,13 +13,13 @@ log = logging.getLogger(__name__)
 
 
 def load_compiled_checkpoint(
-    name: str, *, dtype: str, page_size: int, multi_step: bool, threads: int, trust: Trust = NO_TRUST
+    name: str, *, dtype: str, page_size: int, single_rows: bool, threads: int, trust: Trust = NO_TRUST
 ) -> CompiledBackend:
     """Load a model directory or hub id. NotCompiledError if another backend has to serve it,
     UnsupportedModelError if none can."""
     try:
         return load_compiled(
-            name, dtype=dtype, page_size=page_size, multi_step=multi_step, threads=threads, trust=trust
+            name, dtype=dtype, page_size=page_size, single_rows=single_rows, threads=threads, trust=trust
         )
     except UnknownConfigError as reason:
         refuse_without_torch(name, str(reason))
@@ -27,5 +27,5 @@ def load_compiled_checkpoint(
     from slipstream.engine.compiled_from_transformers import load_compiled_by_transformers
 
     return load_compiled_by_transformers(
-        name, dtype=dtype, page_size=page_size, multi_step=multi_step, threads=threads, trust=trust
+        name, dtype=dtype, page_size=page_size, single_rows=single_rows, threads=threads, trust=trust
     )

@@ -34,7 +34,7 @@ _POSITION_TOLERANCE = 1e-3
 
 
 def load_compiled_by_transformers(
-    name: str, *, dtype: str, page_size: int, multi_step: bool, threads: int, trust: Trust = NO_TRUST
+    name: str, *, dtype: str, page_size: int, single_rows: bool, threads: int, trust: Trust = NO_TRUST
 ) -> CompiledBackend:
     """Load a model directory or hub id. NotCompiledError if another backend has to serve it,
     UnsupportedModelError if none can."""
@@ -48,7 +48,7 @@ def load_compiled_by_transformers(
         expected = model(input_ids=torch.tensor([tokens]), use_cache=False).logits[0].float().numpy()
     compare_positions(model, shape_of(model, windows))
     decoder = decoder_of(model, read_generation_config(directory), windows)
-    backend = CompiledBackend(decoder, page_size=page_size, multi_step=multi_step, threads=threads)
+    backend = CompiledBackend(decoder, page_size=page_size, single_rows=single_rows, threads=threads)
     decoder.layers["window"] = [_PROBE_WINDOW if window else 0 for window in windows]
     compare(backend, tokens, expected)
     decoder.layers["window"] = windows

@@ -127,7 +127,7 @@ class Engine:
             if token_count > self.context_length or time.monotonic() > begun + max(seconds, needed):
                 break
             least = self._measure(sequence, token_count)
-            if token_count == 1 and self.multi_step and least < _PROFILED_RUN_SECONDS:
+            if token_count == 1 and self.backend.single_rows and least < _PROFILED_RUN_SECONDS:
                 least = self._measure(sequence, token_count, min(_PROFILED_RUN, self.context_length))
             points.append((token_count, least))
         self.step_count = 0  # count only steps that serve requests
@@ -138,9 +138,8 @@ class Engine:
         """Return the seconds of a step that appends ``token_count`` tokens to an empty sequence, or
         of each of ``step_count`` steps in a run."""
         times: list[float] = []
-        append = Append(
-            sequence, token_count, 1 if self.multi_step else token_count, SamplingRule(), drafting=self.multi_step
-        )
+        drafting = self.backend.single_rows
+        append = Append(sequence, token_count, 1 if drafting else token_count, SamplingRule(), drafting=drafting)
         settled = self.backend.settled_after
         while len(times) < settled + _PROFILE_TRIALS or sum(times[settled:]) < _PROFILE_TRIAL_SECONDS:
             self.cache.extend(sequence, [0] * token_count)
@@ -155,8 +154,9 @@ class Engine:
         The engine's state is unchanged afterwards."""
         give_up = time.monotonic() + seconds
         sequence, rule, served = Sequence("warm"), SamplingRule(), self.step_count
+        drafting = self.backend.single_rows
         for length in self.backend.warmed_lengths:
-            counts = (1,) if self.multi_step else _WARMED_COUNTS
+            counts = (1,) if drafting else _WARMED_COUNTS
             if not self.backend.settled_after or length + max(counts) > self.context_length:
                 break
             self.cache.extend(sequence, [0] * (length - len(sequence)))
@@ -166,9 +166,7 @@ class Engine:
                     if time.monotonic() > give_up:
                         break
                     self.cache.extend(sequence, [0] * count)
-                    self.steps(
-                        [Append(sequence, count, count, rule, drafting=self.multi_step)], 8 if self.multi_step else 1
-                    )
+                    self.steps([Append(sequence, count, count, rule, drafting=drafting)], 8 if drafting else 1)
                     self.cache.truncate(sequence, length)
         self.cache.release(sequence)
         self.step_count = served
@@ -245,7 +243,8 @@ class Engine:
             Segment(sequence.tokens[start - append.token_count : start], start - append.token_count, sequence.pages, 1)
             for append, sequence, start in zip(appends, sequences, starts, strict=True)
         ]
-        run = MultiStepRun(sequences, starts, [append.rule for append in appends], count, stop_flag)
+        drafting = all(append.drafting for append in appends)
+        run = MultiStepRun(sequences, starts, [append.rule for append in appends], count, stop_flag, drafting=drafting)
         while (tokens := run.record_steps(self._run_steps(segments, run))) is not None:
             after = run.step_count - 1
             segments = [
@@ -262,7 +261,7 @@ class Engine:
         """Return the choices of one step, or of several steps."""
         runner = self.backend.multi_step_runner
         if runner is not None and run.steps_left > 1 and run.needs_logits_only:
-            steps = runner.run(segments, run.rules, run.steps_left, run.stop_flag)
+            steps = runner.run(segments, run.rules, run.steps_left, run.stop_flag, drafting=run.drafting)
             if steps:  # otherwise a single step chooses
                 return steps
         return [run.choose(self.backend.forward(segments))]

@@ -74,9 +74,11 @@ class MultiStepRunner(Protocol):
         rules: TokenSequence[SamplingRule],
         count: int,
         stop_flag: StopFlag,
+        *,
+        drafting: bool,
     ) -> list[list[Choice]]:
-        """Return a draft's choices ``[segments]`` of each of up to ``count`` steps, at least two.
-        Each choice follows its rule and is appended for the next step.
+        """Return the choices ``[segments]`` of each of up to ``count`` steps, at least two: a
+        draft's own if ``drafting``. Each follows its rule and is appended for the next step.
 
         There are fewer steps once the ``stop_flag`` is set, which is read after each step; once
         every sequence has had one of its end tokens; or where logits are not finite. There may be
@@ -97,9 +99,12 @@ class Backend(Protocol):
     row_multiple: int
     """A step costs as much as its rows rounded up to a multiple of this."""
 
+    single_rows: bool
+    """True if forwards mostly have one row, as a draft's do. A profile and a warm-up then measure
+    such forwards."""
+
     multi_step: bool
-    """True if one request may run several steps, as for a draft: forwards mostly have one row
-    then."""
+    """True if several steps may follow one another without a look at the queue."""
 
     multi_step_runner: MultiStepRunner | None
     """A runner that computes several steps in one call, if there is one."""

@@ -32,12 +32,16 @@ class MultiStepRun:
         rules: TokenSequence[SamplingRule],
         count: int,
         stop_flag: StopFlag,
+        *,
+        drafting: bool,
     ) -> None:
         self.step_count = 0
         self.lengths = [count] * len(sequences)
         """Number of choices of each sequence. It is below ``count`` after an end token, or once
         another job waits."""
         self.rules, self.stop_flag = rules, stop_flag
+        self.drafting = drafting
+        """True if the choices are a draft's own."""
         self._sequences, self._starts = sequences, starts
         self._steps: list[list[Choice]] = []
 
@@ -87,6 +91,6 @@ class MultiStepRun:
 
     def _rows_at(self, index: int) -> list[Row]:
         return [
-            Row(rule, start + index, sequence.tokens, drafting=True)
+            Row(rule, start + index, sequence.tokens, drafting=self.drafting)
             for sequence, start, rule in zip(self._sequences, self._starts, self.rules, strict=True)
         ]

@@ -40,7 +40,7 @@ def backend_of(settings: ModelServiceSettings, name: str, *, exact: bool) -> Bac
     if _LARGEST_PAGE % settings.page_size and not is_gguf(name):
         raise UnsupportedModelError(f"page_size must divide {_LARGEST_PAGE}, but is {settings.page_size}")
     if name.startswith(SCHEME):
-        return ArithmeticBackend(ArithmeticSettings.parse(name), page_size=settings.page_size, multi_step=not exact)
+        return ArithmeticBackend(ArithmeticSettings.parse(name), page_size=settings.page_size, single_rows=not exact)
     if is_gguf(name):
         return _of_gguf(settings, name, exact)
     if settings.engine == "llamacpp":
@@ -87,7 +87,7 @@ def _compiled_gguf(settings: ModelServiceSettings, path: Path, exact: bool) -> B
         return load_compiled_gguf(
             path,
             page_size=settings.page_size,
-            multi_step=not exact,
+            single_rows=not exact,
             threads=_threads(settings),
             reference=reference if has_llamacpp else None,
             dequantise_to=settings.dtype if exact or not has_llamacpp else None,
@@ -116,7 +116,7 @@ def _compiled(settings: ModelServiceSettings, name: str, exact: bool) -> Backend
             name,
             dtype=settings.dtype,
             page_size=settings.page_size,
-            multi_step=not exact,
+            single_rows=not exact,
             threads=_threads(settings),
             trust=settings.trust(),
         )

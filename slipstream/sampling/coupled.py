@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import cycle
 
 import numpy as np
 
@@ -58,9 +59,16 @@ def choose_coupled(
     share_rows(draw_some, len(rules), logits.stored.shape[1] + _SEARCH_LOGITS)
     choices = found.choices()
     if candidate_count is None:
-        for choice in choices:  # what is further off may have been looked at or not
-            choice.margin = min(choice.margin, SLACK)
+        cut_margins(choices, [True])
     return choices
+
+
+def cut_margins(choices: Sequence[Choice], are_drawn: Sequence[bool]) -> None:
+    """Cut the margins of a target's drawn choices to `SLACK`. What is further off may have been
+    looked at or not. ``are_drawn`` says it of each row, and repeats."""
+    for choice, is_drawn in zip(choices, cycle(are_drawn), strict=False):
+        if is_drawn:
+            choice.margin = min(choice.margin, SLACK)
 
 
 def choose_likeliest(logits: BlockedLogits, candidate_count: int | None = None) -> list[Choice]:

@@ -66,7 +66,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path
 
 
 def compiled_of(path: Path, *, page_size: int = 16, threads: int = 1) -> CompiledBackend:
-    backend = CompiledBackend(GgufDecoder(path, page_size), page_size=page_size, multi_step=False, threads=threads)
+    backend = CompiledBackend(GgufDecoder(path, page_size), page_size=page_size, single_rows=False, threads=threads)
     backend.reserve(50)
     return backend
 
@@ -215,7 +215,7 @@ def test_logits_that_are_not_the_files_are_noticed(file: Callable[[str], tuple[P
         load_compiled_gguf(
             file("Q8_0")[0],
             page_size=16,
-            multi_step=False,
+            single_rows=False,
             threads=1,
             reference=lambda tokens: np.ones((len(tokens), 4096), np.float32),
         )
@@ -228,7 +228,7 @@ def test_without_the_extra_it_is_left_to_who_says_what_to_install(monkeypatch: p
         load_compiled_gguf(
             Path("a.gguf"),
             page_size=16,
-            multi_step=False,
+            single_rows=False,
             threads=1,
             reference=lambda tokens: np.empty((0, 0), np.float32),
         )
@@ -300,7 +300,7 @@ def test_dequantised_weights_are_computed_with_as_a_file_that_holds_them(tmp_pat
     tokens = some_tokens(LENGTH)
     logits = []
     for path, dtype in ((packed, "float32"), (plain, None)):
-        backend = CompiledBackend(GgufDecoder(path, 16, dtype), page_size=16, multi_step=False, threads=1)
+        backend = CompiledBackend(GgufDecoder(path, 16, dtype), page_size=16, single_rows=False, threads=1)
         backend.reserve(50)
         logits.append(forward(backend, [Segment(tokens, 0, PAGES, LENGTH)]))
     assert torch.equal(*logits)

@@ -57,7 +57,7 @@ def by_llamacpp(path: Path) -> LlamaCppBackend:
 
 def test_a_split_file_is_all_of_its_files(split: Path) -> None:
     assert [path.name for path in shards_of(split)] == [f"model-{n:05}-of-00004.gguf" for n in range(1, 5)]
-    backend = CompiledBackend(GgufDecoder(split, 16), page_size=16, multi_step=False, threads=1)
+    backend = CompiledBackend(GgufDecoder(split, 16), page_size=16, single_rows=False, threads=1)
     backend.reserve(50)
     logits = forward(backend, [Segment(TOKENS, 0, range(1, 4), len(TOKENS))])
     expected = torch.from_numpy(by_llamacpp(split).logits_of(TOKENS))

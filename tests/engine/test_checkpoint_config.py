@@ -85,9 +85,9 @@ def test_a_checkpoint_is_read_as_transformers_reads_it(family: str, case: str, t
         directory = tiny_models.save(tiny_models.build(family, hidden_size=128), tmp_path)
     change(directory, **changes)
     for dtype in ("bfloat16", "float32"):
-        ours = load_compiled(str(directory), dtype=dtype, page_size=16, multi_step=False, threads=1).model
+        ours = load_compiled(str(directory), dtype=dtype, page_size=16, single_rows=False, threads=1).model
         theirs = load_compiled_by_transformers(
-            str(directory), dtype=dtype, page_size=16, multi_step=False, threads=1
+            str(directory), dtype=dtype, page_size=16, single_rows=False, threads=1
         ).model
         assert ours.weights_fingerprint == theirs.weights_fingerprint
         assert np.array_equal(ours.frequencies, theirs.frequencies)
@@ -122,7 +122,7 @@ def test_a_layers_arrays_are_freed_before_the_next_layer_is_packed(
 
     monkeypatch.setattr(place, name, noted)
     monkeypatch.setattr(CheckpointDecoder, "_take_layer", counted)
-    backend = load(str(directory), dtype="bfloat16", page_size=16, multi_step=False, threads=1)
+    backend = load(str(directory), dtype="bfloat16", page_size=16, single_rows=False, threads=1)
     alive.append(sum(each() is not None for each in arrays))
     of_a_layer = len(list(model.model.layers[0].parameters()))
     assert alive == [3 * of_a_layer, 2 * of_a_layer, of_a_layer, 0]
@@ -171,7 +171,7 @@ def test_what_is_not_known_to_the_letter_is_left_to_transformers(
     directory = tiny_models.save(tiny_models.build("llama", head_dim=32), tmp_path)
     change(directory, **changes)
     with pytest.raises(UnknownConfigError, match=reason):
-        load_compiled(str(directory), dtype="float32", page_size=16, multi_step=False, threads=1)
+        load_compiled(str(directory), dtype="float32", page_size=16, single_rows=False, threads=1)
 
 
 OLD_EXPORT: dict[str, Any] = {
@@ -203,7 +203,7 @@ def test_keys_of_how_to_generate_are_named_as_with_transformers(
     load_pretrained(str(directory), device="cpu", dtype="float32", attention="sdpa")
     expected = [record.getMessage() for record in caplog.records if record.name.startswith("slipstream")]
     caplog.clear()
-    load_compiled(str(directory), dtype="float32", page_size=16, multi_step=False, threads=1)
+    load_compiled(str(directory), dtype="float32", page_size=16, single_rows=False, threads=1)
     assert [record.getMessage() for record in caplog.records] == expected
     line = f"config.json of {directory} has keys that transformers' LlamaForCausalLM does not read, "
     line += f"and neither does this service: {', '.join(sorted(changes))}"
@@ -214,7 +214,7 @@ def test_a_quantised_checkpoint_is_refused_with_the_last_reason_at_once(tmp_path
     directory = tiny_models.save(tiny_models.build("llama", head_dim=32), tmp_path)
     change(directory, quantization_config={"quant_method": "gptq", "bits": 4})
     with pytest.raises(UnsupportedModelError, match=r"is quantised \(gptq\), which is not supported"):
-        load_compiled(str(directory), dtype="float32", page_size=16, multi_step=False, threads=1)
+        load_compiled(str(directory), dtype="float32", page_size=16, single_rows=False, threads=1)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
@@ -226,14 +226,16 @@ def test_a_stored_head_that_repeats_the_embedding_is_dropped_if_the_config_ties_
     stored = load_file(path)
     embedding = stored["model.embed_tokens.weight"]
     save_file(stored | {"lm_head.weight": embedding.clone()}, path)
-    ours = load_compiled(str(directory), dtype=dtype, page_size=16, multi_step=False, threads=1).model
-    theirs = load_compiled_by_transformers(str(directory), dtype=dtype, page_size=16, multi_step=False, threads=1).model
+    ours = load_compiled(str(directory), dtype=dtype, page_size=16, single_rows=False, threads=1).model
+    theirs = load_compiled_by_transformers(
+        str(directory), dtype=dtype, page_size=16, single_rows=False, threads=1
+    ).model
     assert ours.weights_fingerprint == theirs.weights_fingerprint
     assert all(map(np.array_equal, ours._kept, theirs._kept)) and len(ours._kept) == len(theirs._kept)
     for other in (embedding + 1, embedding[1:].clone(), embedding.half()):
         save_file(stored | {"lm_head.weight": other}, path)
         with pytest.raises(UnknownConfigError, match=r"it has lm_head\.weight"):
-            load_compiled(str(directory), dtype=dtype, page_size=16, multi_step=False, threads=1)
+            load_compiled(str(directory), dtype=dtype, page_size=16, single_rows=False, threads=1)
 
 
 _LLAMA3 = CHANGES["llama3"]["rope_parameters"]

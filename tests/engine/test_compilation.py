@@ -152,7 +152,7 @@ def test_each_kind_of_tile_has_index_files_of_its_own(tmp_path: Path) -> None:
 
 
 def test_units_that_store_in_the_same_index_files_have_one_lock() -> None:
-    units = units_for(("bf16_products", "bf16_products", "bf16_scores"), multi_step=True)
+    units = units_for(("bf16_products", "bf16_products", "bf16_scores"), choosing_first=True)
     locks = {unit.name.rsplit("-", 1)[0]: unit.lock for unit in units}
     assert locks["choosing-float32"] == locks["following"] == choosing_unit(np.int16).lock
     assert len(set(locks.values())) == len(locks) - 1

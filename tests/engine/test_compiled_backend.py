@@ -81,7 +81,7 @@ def built(shape: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
 
 
 def backend_of(model: PreTrainedModel, *, page_size: int = 16, threads: int = 1) -> CompiledBackend:
-    backend = CompiledBackend(decoder_of(model, {}), page_size=page_size, multi_step=False, threads=threads)
+    backend = CompiledBackend(decoder_of(model, {}), page_size=page_size, single_rows=False, threads=threads)
     backend.reserve(16)
     return backend
 
@@ -245,17 +245,17 @@ def test_a_model_of_another_shape_is_refused_by_what_is_other(
 ) -> None:
     directory = tiny_models.save(tiny_models.build("llama", **_SHAPE | changes), tmp_path)
     with pytest.raises(NotCompiledError, match=reason):
-        load_compiled_checkpoint(str(directory), dtype="float32", page_size=16, multi_step=False, threads=1)
+        load_compiled_checkpoint(str(directory), dtype="float32", page_size=16, single_rows=False, threads=1)
 
 
 def test_other_architectures_and_pages_are_refused(tmp_path: Path) -> None:
     other = tiny_models.save(tiny_models.build("gemma2"), tmp_path / "gemma2")
     with pytest.raises(NotCompiledError, match="Gemma2ForCausalLM is none of LlamaForCausalLM"):
-        load_compiled_checkpoint(str(other), dtype="float32", page_size=16, multi_step=False, threads=1)
+        load_compiled_checkpoint(str(other), dtype="float32", page_size=16, single_rows=False, threads=1)
     directory = tiny_models.save(tiny_models.build("llama", **_SHAPE), tmp_path / "llama")
     with pytest.raises(NotCompiledError, match="8 tokens, no multiple of 16"):
-        load_compiled_checkpoint(str(directory), dtype="float32", page_size=8, multi_step=False, threads=1)
-    loaded = load_compiled_checkpoint(str(directory), dtype="float32", page_size=16, multi_step=False, threads=1)
+        load_compiled_checkpoint(str(directory), dtype="float32", page_size=8, single_rows=False, threads=1)
+    loaded = load_compiled_checkpoint(str(directory), dtype="float32", page_size=16, single_rows=False, threads=1)
     with pytest.raises(UnsupportedModelError, match=r"kv_memory_mib of 0\.001 holds no page; one takes 0\.0"):
         loaded.reserve(0.001)
 
@@ -265,7 +265,7 @@ def test_logits_that_are_not_the_models_are_noticed(tmp_path: Path, monkeypatch:
     directory = tiny_models.save(tiny_models.build(_YARN[0], **_YARN[1]), tmp_path)
     monkeypatch.setattr(checkpoint_decoder, "alternating", lambda gate, up: np.concatenate([up, gate]))
     with pytest.raises(NotCompiledError, match="off, relatively"):
-        load_compiled_checkpoint(str(directory), dtype="float32", page_size=16, multi_step=False, threads=1)
+        load_compiled_checkpoint(str(directory), dtype="float32", page_size=16, single_rows=False, threads=1)
 
 
 def test_what_is_kept_of_compiled_code_is_of_these_sources(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,7 +109,7 @@ def by_torch(directory: Path) -> Backend:
 
 
 def by_compiled_code(directory: Path) -> Backend:
-    return load_compiled_checkpoint(str(directory), dtype="float32", page_size=16, multi_step=False, threads=1)
+    return load_compiled_checkpoint(str(directory), dtype="float32", page_size=16, single_rows=False, threads=1)
 
 
 def distance(backend: Backend, expected: torch.Tensor) -> float:

@@ -110,10 +110,10 @@ _is_profiled = False
 def paper(
     backend: type[ArithmeticBackend] = ArithmeticBackend,
     *,
-    multi_step: bool = False,
+    single_rows: bool = False,
     settings: ArithmeticSettings = PAPER,
 ) -> Engine:
-    engine = Engine(backend(settings, multi_step=multi_step), kv_memory_mib=0.1)
+    engine = Engine(backend(settings, single_rows=single_rows), kv_memory_mib=0.1)
     if _is_profiled:
         engine.profile(0.01)
     return engine
@@ -236,15 +236,15 @@ async def test_an_exception_of_a_job_ends_that_job_alone(place: str) -> None:
         assert await settled_held_count(host) == 0
 
 
-@pytest.mark.parametrize("multi_step", [False, True], ids=["steps", "runs"])
+@pytest.mark.parametrize("single_rows", [False, True], ids=["target", "draft"])
 @pytest.mark.parametrize("in_flight", [(), (5, 5)], ids=["plain", "branches"])
 @pytest.mark.parametrize("temperature", [0.0, 0.01])
 async def test_a_proposal_in_which_nothing_can_be_chosen_fails_alone(
-    temperature: float, in_flight: tuple[int, ...], multi_step: bool
+    temperature: float, in_flight: tuple[int, ...], single_rows: bool
 ) -> None:
     rule = SamplingRule(temperature=temperature, seed=1, allowed_token_ids=(5,), banned_token_ids=(5,))
     prompt = [40, 50, 60]
-    async with hosting(lambda: paper(multi_step=multi_step)) as host:
+    async with hosting(lambda: paper(single_rows=single_rows)) as host:
         for _ in range(2):
             bad, good = await asyncio.gather(
                 propose(host, [1, 5, 5], rule, in_flight), propose(host, prompt), return_exceptions=True
@@ -275,14 +275,14 @@ async def test_a_verification_in_which_nothing_can_be_chosen_fails_alone(proposa
         assert isinstance(good, VerifyJob) and good.next_token == said(prompt, 1)[0]
 
 
-@pytest.mark.parametrize("multi_step", [False, True], ids=["steps", "runs"])
+@pytest.mark.parametrize("single_rows", [False, True], ids=["target", "draft"])
 @pytest.mark.parametrize("rule", [GREEDY, SamplingRule(temperature=1.0, banned_token_ids=(7,))], ids=["0", "1"])
 async def test_logits_that_are_no_numbers_fail_their_job_alone_and_their_pages_are_never_shared(
-    rule: SamplingRule, multi_step: bool
+    rule: SamplingRule, single_rows: bool
 ) -> None:
     poisoned, prompt = [*range(10, 50), POISON, *range(10, 50)], [*range(60, 110)]
     async with hosting(
-        lambda: paper(PoisonedModel, multi_step=multi_step), BatchLimits(max_step_tokens=64, prefill_chunk=16)
+        lambda: paper(PoisonedModel, single_rows=single_rows), BatchLimits(max_step_tokens=64, prefill_chunk=16)
     ) as host:
         for _ in range(2):
             bad, worse, good = await asyncio.gather(
@@ -305,8 +305,8 @@ async def test_a_draft_that_computes_nan_on_its_way_fails_alone() -> None:
     pages."""
     prompt = [POISON - 3 - 2, 1, 1]  # its own next token is the poison
     assert said(prompt, 1) == [POISON]
-    for multi_step in (False, True):
-        async with hosting(lambda: paper(PoisonedModel, multi_step=multi_step)) as host:  # noqa: B023
+    for single_rows in (False, True):
+        async with hosting(lambda: paper(PoisonedModel, single_rows=single_rows)) as host:  # noqa: B023
             result = await asyncio.gather(propose(host, prompt), return_exceptions=True)
             assert reason_of(result[0]) == "LOGITS_NOT_FINITE"
             model = host.engine.backend
@@ -408,7 +408,7 @@ async def askers_of(host: EngineHost[Job], *asked: Awaitable[object]) -> set[boo
 async def test_a_lone_job_that_is_soon_over_is_computed_where_it_is_asked_for(is_profiled: bool) -> None:
     async with hosting(lambda: paper(Reloaded)) as host:
         assert await askers_of(host, verify(host, [5, 6], proposal=(1, 2))) == {is_profiled}
-    async with hosting(lambda: paper(Reloaded, multi_step=True)) as host:
+    async with hosting(lambda: paper(Reloaded, single_rows=True)) as host:
         assert await askers_of(host, propose(host, [5, 6])) == {is_profiled}
     async with hosting(lambda: paper(OfOneThread)) as host:
         assert await askers_of(host, verify(host, [5, 6])) == {False}, "OpenMP would make another team"
@@ -418,7 +418,7 @@ async def test_what_takes_longer_holds_no_event_loop_up() -> None:
     async with hosting(lambda: paper(Reloaded, settings=replace(PAPER, forward_ms=8.0))) as host:
         assert await askers_of(host, verify(host, [5, 6])) == {False}
     tokens = replace(PAPER, row_us=100.0)
-    async with hosting(lambda: paper(Reloaded, settings=tokens, multi_step=True)) as host:
+    async with hosting(lambda: paper(Reloaded, settings=tokens, single_rows=True)) as host:
         assert await askers_of(host, verify(host, [5] * 64)) == {False}
         assert await askers_of(host, propose(host, [5, 6], length=60)) == {False}, "so many steps"
     async with hosting(lambda: paper(Reloaded)) as host:
@@ -616,8 +616,8 @@ class OnePartEarly(ProposeJob):
 class Crowd(ArithmeticBackend):
     """Tells how many tokens of which sequences each step had, by their first tokens."""
 
-    def __init__(self, settings: ArithmeticSettings, *, multi_step: bool = False) -> None:
-        super().__init__(settings, multi_step=multi_step)
+    def __init__(self, settings: ArithmeticSettings, *, single_rows: bool = False) -> None:
+        super().__init__(settings, single_rows=single_rows)
         self.steps: list[dict[int, int]] = []
 
     def forward(self, segments: list[Segment]) -> Floats32:
@@ -630,8 +630,8 @@ class Crowd(ArithmeticBackend):
 class Held(Crowd):
     """Takes its first step once all that is to be beside it has been submitted."""
 
-    def __init__(self, settings: ArithmeticSettings, *, multi_step: bool = False) -> None:
-        super().__init__(settings, multi_step=multi_step)
+    def __init__(self, settings: ArithmeticSettings, *, single_rows: bool = False) -> None:
+        super().__init__(settings, single_rows=single_rows)
         self.may_begin = threading.Event()
 
     def forward(self, segments: list[Segment]) -> Floats32:
@@ -666,10 +666,10 @@ async def test_drafts_of_several_sequences_go_on_together_until_the_first_is_don
     rules = [GREEDY, SamplingRule(temperature=0.7, seed=3), SamplingRule(temperature=0.7, seed=4), GREEDY]
     lengths = [9, 4, 9, 9]
     alone = []
-    async with hosting(lambda: Engine(Crowd(PAPER, multi_step=True), kv_memory_mib=1)) as host:
+    async with hosting(lambda: Engine(Crowd(PAPER, single_rows=True), kv_memory_mib=1)) as host:
         for first, (rule, length) in enumerate(zip(rules, lengths, strict=True), start=10):
             alone.append((await propose(host, [first, 5], rule, length=length)).branches[0].choices)
-    model = Held(PAPER, multi_step=True)
+    model = Held(PAPER, single_rows=True)
     async with hosting(lambda: Engine(model, kv_memory_mib=1)) as host:
         runs: list[tuple[int, int]] = []
         begun, own = asyncio.Event(), host.engine.run_multi_step
@@ -703,10 +703,10 @@ async def test_a_draft_that_cannot_choose_harms_none_that_takes_its_steps_beside
         return choose_coupled(logits, rules, positions, *rest)
 
     drawn, unlucky = (SamplingRule(temperature=0.7, seed=seed) for seed in (12, 13))
-    async with hosting(lambda: paper(multi_step=True)) as host:
+    async with hosting(lambda: paper(single_rows=True)) as host:
         alone = await propose(host, [10, 5], drawn, length=9)
     monkeypatch.setattr("slipstream.sampling.choose.choose_coupled", fussy)
-    model = Held(PAPER, multi_step=True)
+    model = Held(PAPER, single_rows=True)
     async with hosting(lambda: Engine(model, kv_memory_mib=1)) as host:
         both = asyncio.gather(
             propose(host, [10, 5], drawn, length=9), propose(host, [11, 5], unlucky, length=9), return_exceptions=True

@@ -32,7 +32,7 @@ COMPILED, AT_ONCE = "compiled", "compiled, several steps in a call"
 def tight_engine(family: str, directory: Path, mib: float = 4) -> Engine:
     if family in (COMPILED, AT_ONCE):
         saved = tiny_models.save(tiny_models.build("llama", head_dim=32), directory)
-        compiled = load_compiled_checkpoint(str(saved), dtype="float32", page_size=16, multi_step=True, threads=1)
+        compiled = load_compiled_checkpoint(str(saved), dtype="float32", page_size=16, single_rows=True, threads=1)
         engine = Engine(compiled, kv_memory_mib=2 * mib)
         if family == COMPILED:
             compiled.multi_step_runner = None
@@ -218,14 +218,15 @@ def test_an_interrupted_run_goes_on_where_it_was(family: str, tmp_path: Path) ->
     ],
     ids=["likeliest", "drawn", "cut", "ends", "late ends", "penalty", "each another"],
 )
+@pytest.mark.parametrize("drafting", [False, True], ids=["target", "draft"])
 def test_several_steps_in_a_call_are_those_steps_to_the_bit(
-    rule: SamplingRule | tuple[SamplingRule, ...], threads: int, dtype: str, tmp_path: Path
+    drafting: bool, rule: SamplingRule | tuple[SamplingRule, ...], threads: int, dtype: str, tmp_path: Path
 ) -> None:
     """Sequences of different lengths, which append different numbers of tokens, over borders of
     blocks and pages."""
     rules = rule if isinstance(rule, tuple) else (rule,) * 4
     saved = tiny_models.save(tiny_models.build("llama", head_dim=32, num_key_value_heads=2), tmp_path)
-    backend = load_compiled_checkpoint(str(saved), dtype=dtype, page_size=32, multi_step=True, threads=threads)
+    backend = load_compiled_checkpoint(str(saved), dtype=dtype, page_size=32, single_rows=True, threads=threads)
     engine, count = Engine(backend, kv_memory_mib=8), 40
 
     def run(name: str) -> list[list[Choice]]:
@@ -237,7 +238,7 @@ def test_several_steps_in_a_call_are_those_steps_to_the_bit(
                 engine.cache.truncate(sequence, length - added)
                 engine.step([Append(sequence, length - added, 1, SamplingRule(), drafting=True)])
                 engine.cache.extend(sequence, [20 + place for place in range(added)])
-            appends.append(Append(sequence, added, 1, rules[index], drafting=True))
+            appends.append(Append(sequence, added, 1, rules[index], drafting=drafting))
         answers = chosen(engine.run_multi_step(appends, count))
         for append, choices in zip(appends, answers, strict=True):
             first = len(append.sequence) - len(choices) + 1
@@ -282,7 +283,7 @@ def test_a_call_computes_nothing_after_the_last_sequence_has_ended(tmp_path: Pat
             strangers = [token for token in range(5000 + index, 0, -1) if token not in said]
             listed = (*strangers, said[ends[index]]) if ends else ()
             rules.append(SamplingRule(temperature=1.5, seed=index, end_token_ids=listed))
-        found.append(runner.run(segments, rules, 9, StopFlag()))
+        found.append(runner.run(segments, rules, 9, StopFlag(), drafting=True))
     whole, ended = found
     firsts = [[step[index].token for step in whole].index(whole[at][index].token) for index, at in enumerate((2, 4))]
     assert len(whole) == 9 and firsts == [2, 4]

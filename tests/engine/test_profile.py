@@ -10,8 +10,8 @@ from slipstream.engine.arithmetic import ArithmeticBackend, ArithmeticSettings
 from slipstream.engine.engine import Append, Appended, Engine
 
 
-def engine(settings: str, *, multi_step: bool = False) -> Engine:
-    backend = ArithmeticBackend(ArithmeticSettings.parse(f"arithmetic:{settings}"), multi_step=multi_step)
+def engine(settings: str, *, single_rows: bool = False) -> Engine:
+    backend = ArithmeticBackend(ArithmeticSettings.parse(f"arithmetic:{settings}"), single_rows=single_rows)
     return Engine(backend, kv_memory_mib=1)
 
 
@@ -31,7 +31,7 @@ def test_a_profile_ends_at_what_its_context_holds() -> None:
 def test_a_drafts_lone_token_is_measured_in_a_run_where_a_step_is_more_than_its_forward(
     forward_ms: int, run_of: int
 ) -> None:
-    draft = engine(f"forward_ms={forward_ms}", multi_step=True)
+    draft = engine(f"forward_ms={forward_ms}", single_rows=True)
     counts, steps = [], draft.steps
 
     def watched(appends: Sequence[Append], count: int) -> list[list[Appended]]:

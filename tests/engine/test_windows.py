@@ -88,7 +88,7 @@ def test_torch_sees_what_transformers_own_mask_shows(case: str, tmp_path: Path) 
 def test_compiled_code_sees_what_transformers_own_mask_shows(case: str, tmp_path: Path) -> None:
     model = built(case)
     tiny_models.save(model, tmp_path)
-    backend = load_compiled_checkpoint(str(tmp_path), dtype="float32", page_size=16, multi_step=False, threads=1)
+    backend = load_compiled_checkpoint(str(tmp_path), dtype="float32", page_size=16, single_rows=False, threads=1)
     backend.reserve(4)
     assert distance(forward(backend, [Segment(TOKENS, 0, PAGES, len(TOKENS))]), said_by(model)) < 1e-5
 
@@ -99,7 +99,7 @@ def test_a_window_as_long_as_the_context_is_compiled(case: str, window: int, tmp
     """Mistral-7B-v0.1 and Qwen2 state such windows, which hide nothing."""
     model = built(case, window, max_position_embeddings=64)
     tiny_models.save(model, tmp_path)
-    backend = load_compiled_checkpoint(str(tmp_path), dtype="float32", page_size=16, multi_step=False, threads=1)
+    backend = load_compiled_checkpoint(str(tmp_path), dtype="float32", page_size=16, single_rows=False, threads=1)
     backend.reserve(4)
     assert distance(forward(backend, [Segment(TOKENS, 0, PAGES, len(TOKENS))]), said_by(model)) < 1e-5
 
@@ -112,15 +112,15 @@ def test_a_window_in_which_transformers_contradicts_itself_is_refused(window: in
     with pytest.raises(UnsupportedModelError, match="sliding_window"):
         TransformersModel.load(str(tmp_path), device="cpu", dtype="float32")
     with pytest.raises(UnsupportedModelError, match="sliding_window"):
-        load_compiled_checkpoint(str(tmp_path), dtype="float32", page_size=16, multi_step=False, threads=1)
+        load_compiled_checkpoint(str(tmp_path), dtype="float32", page_size=16, single_rows=False, threads=1)
 
 
 def test_a_window_longer_than_a_trial_is_tried_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny_models.save(built("mistral", 1000), tmp_path)
-    load_compiled_by_transformers(str(tmp_path), dtype="float32", page_size=16, multi_step=False, threads=1)
+    load_compiled_by_transformers(str(tmp_path), dtype="float32", page_size=16, single_rows=False, threads=1)
     monkeypatch.setattr(compiled_from_transformers, "layer_windows", lambda *_: [0, 0])
     with pytest.raises(NotCompiledError, match="logits would be"):
-        load_compiled_by_transformers(str(tmp_path), dtype="float32", page_size=16, multi_step=False, threads=1)
+        load_compiled_by_transformers(str(tmp_path), dtype="float32", page_size=16, single_rows=False, threads=1)
 
 
 def test_positions_that_a_trial_does_not_reach_are_compared(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_positions_that_a_trial_does_not_reach_are_compared(tmp_path: Path) -> N
     }
     model = tiny_models.build("llama", head_dim=32, rope_parameters=rope | {"original_max_position_embeddings": 256})
     tiny_models.save(model, tmp_path)
-    backend = load_compiled_checkpoint(str(tmp_path), dtype="float32", page_size=16, multi_step=False, threads=1)
+    backend = load_compiled_checkpoint(str(tmp_path), dtype="float32", page_size=16, single_rows=False, threads=1)
     shape = shape_of(model, [0, 0])
     assert np.array_equal(backend.model.frequencies, shape.frequencies)
     compare_positions(model, shape)

@@ -33,7 +33,7 @@ print(json.dumps([ids, len(maps), sum("libtorch" in each for each in maps)]))
 def ids_by_transformers_reading() -> list[int]:
     """The target's greedy tokens, where transformers has read the checkpoint."""
     backend = load_compiled_by_transformers(
-        str(embedded_directory("target")), dtype="bfloat16", page_size=16, multi_step=False, threads=1
+        str(embedded_directory("target")), dtype="bfloat16", page_size=16, single_rows=False, threads=1
     )
     backend.reserve(4)
     tokens = list(PROMPT)

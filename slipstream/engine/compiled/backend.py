@@ -41,12 +41,13 @@ class CompiledBackend:
     warmed_lengths: tuple[int, ...] = ()
     row_multiple = 1
     any_thread = True
+    multi_step = True
 
-    def __init__(self, model: Decoder, *, page_size: int, multi_step: bool, threads: int) -> None:
-        """``page_size`` is a multiple of sixteen; ``multi_step`` where steps may follow one another
-        without being asked for."""
+    def __init__(self, model: Decoder, *, page_size: int, single_rows: bool, threads: int) -> None:
+        """``page_size`` is a multiple of sixteen. ``single_rows`` as
+        `slipstream.engine.model.Backend` has it."""
         self.model = model
-        self.multi_step = multi_step
+        self.single_rows = single_rows
         self.processors = own_processors(threads)
         numbers = "eighths" if model.quantised else BF16_INSTRUCTION if model.bf16 else "float32"
         self.mark = hashlib.sha256(f"compiled {numbers}".encode()).hexdigest()[:4]
@@ -64,18 +65,16 @@ class CompiledBackend:
         self._step["layers"] = model.layers.ctypes.data
         self._step["frequencies"] = model.frequencies.ctypes.data
         kinds = tile_kinds(bf16=model.bf16, quantised=model.quantised)
-        compile_for(kinds, multi_step=multi_step)
+        compile_for(kinds, choosing_first=single_rows)
         self._team = Team(threads, phase_count(model.layer_count))
         self._step["team"], self._step["thread_count"] = self._team.place, threads
         for name, kind in zip(("products", "values", "scores"), kinds, strict=True):
             self._step[name] = place_of(kind)
         self._walk = compiled_walk()
         self._team.start(partial(_help, self._walk, self._step, model.layers))
-        self.multi_step_runner: MultiStepRunner | None = None
-        if multi_step:
-            self.multi_step_runner = CompiledRunner(
-                model, self._step, self._workspace, self._walk, page_size=page_size, most_rows=self._most_rows
-            )
+        self.multi_step_runner: MultiStepRunner | None = CompiledRunner(
+            model, self._step, self._workspace, self._walk, page_size=page_size, most_rows=self._most_rows
+        )
 
     def reserve(self, memory_mib: float) -> Reserved:
         model = self.model

@@ -20,19 +20,19 @@ from slipstream.sampling.choose import choosing_unit
 from slipstream.sampling.kernel import compiled_folder
 
 
-def compile_for(kinds: Sequence[str], *, multi_step: bool) -> None:
-    """Compile the walk through the layers, tiles of these ``kinds`` and choosing. For a
-    draft, which is ``multi_step``, compile what follows each of its steps too."""
-    compile_shared(units_for(kinds, multi_step=multi_step), compiled_folder())
+def compile_for(kinds: Sequence[str], *, choosing_first: bool) -> None:
+    """Compile the walk through the layers, tiles of these ``kinds``, choosing, and what follows
+    each step of several."""
+    compile_shared(units_for(kinds, choosing_first=choosing_first), compiled_folder())
 
 
-def units_for(kinds: Sequence[str], *, multi_step: bool) -> list[Unit]:
+def units_for(kinds: Sequence[str], *, choosing_first: bool) -> list[Unit]:
     """Return the units of `compile_for`. A draft and a verifier that start together begin with
     different halves."""
     walk, choosing = unit("walk", compiled_walk), choosing_unit()
-    units = [walk, choosing]
-    if multi_step:  # what follows a step is made of the functions that choose
-        units = [choosing, unit("following", following, lock=choosing.lock), walk]
+    # What follows a step is made of the functions that choose.
+    after = [choosing, unit("following", following, lock=choosing.lock)]
+    units = [*after, walk] if choosing_first else [walk, *after]
     return [*units, *(unit(kind, partial(place_of, kind)) for kind in dict.fromkeys(kinds))]
 
 
@@ -42,9 +42,7 @@ def main() -> None:
 
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     for bf16, quantised in ((True, False), (False, False), (False, True)):
-        compile_for(tile_kinds(bf16=bf16, quantised=quantised), multi_step=sys.argv[1] == "draft")
-    if sys.argv[1] == "verifier":
-        compile_for(tile_kinds(bf16=True, quantised=False), multi_step=True)
+        compile_for(tile_kinds(bf16=bf16, quantised=quantised), choosing_first=sys.argv[1] == "draft")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """Choosing after a step of a run, and setting up the step that begins with each row's choice.
 
-All of a draft's steps are then one call: between two of them Python would take as long as they do.
+Several steps are then one call: between two of them Python would take as long as a small model
+does.
 
-What is chosen is what `slipstream.sampling.choose` would choose, by the same code. A function of
-its own, as tiles are: a verifier's walk needs none of it.
+What is chosen is what `slipstream.sampling.choose` would choose, by the same code. It is compiled
+apart from the walk, as tiles are.
 """
 
 from __future__ import annotations
@@ -83,8 +84,9 @@ def _is_end(run: Any, row: int, token: int) -> bool:
 
 @compiled
 def _choose(step: Any, run: Any, index: int, row: int) -> bool:
-    """Write a row's best two tokens, their scores and the first one's log-probability. False if its
-    logits are not finite: the caller then runs this step alone, which says why."""
+    """Write a row's best two tokens, their scores and, for a draft, the first one's
+    log-probability. False if its logits are not finite: the caller then runs this step alone,
+    which says why."""
     stored = carray(pointer(step.logits + 4 * row * step.vocabulary_columns), (1, run.vocabulary_size), np.int32)
     maxima = carray(pointer(run.maxima), (1, (run.vocabulary_size + BLOCK - 1) // BLOCK), np.float32)
     largest = carray(pointer(run.largest), (1,), np.float32)
@@ -94,7 +96,7 @@ def _choose(step: Any, run: Any, index: int, row: int) -> bool:
     at = index * run.row_count + row
     tokens = carray(pointer(_token_of(run, index, row)), (1, _WIDTH), np.int64)
     scores = carray(pointer(run.scores + 8 * _WIDTH * at), (1, _WIDTH), np.float64)
-    logprobs = carray(pointer(run.logprobs + 8 * at), (1,), np.float64)
+    logprobs = carray(pointer(run.logprobs + 8 * at * run.logprob_count), (run.logprob_count,), np.float64)
     first = np.zeros(1, dtype=np.int64)
     numbers = carray(pointer(run.numbers + _NUMBERS_SIZE * row), (1,), NUMBERS)
     if numbers[0].temperature == 0:

@@ -42,7 +42,7 @@ _LEFT_OUT = "rotary_emb.inv_freq"
 
 
 def load_compiled(
-    name: str, *, dtype: str, page_size: int, multi_step: bool, threads: int, trust: Trust = NO_TRUST
+    name: str, *, dtype: str, page_size: int, single_rows: bool, threads: int, trust: Trust = NO_TRUST
 ) -> CompiledBackend:
     """Load a model directory or hub id. UnknownConfigError if transformers has to read it,
     NotCompiledError if another backend has to serve it, UnsupportedModelError if none can."""
@@ -64,7 +64,7 @@ def load_compiled(
     if config.unread:
         log.warning("%s of %s %s", CONFIG, name, told_of_unread(shape.architecture, config.unread))
     generation.log_warnings(name)
-    return CompiledBackend(decoder, page_size=page_size, multi_step=multi_step, threads=threads)
+    return CompiledBackend(decoder, page_size=page_size, single_rows=single_rows, threads=threads)
 
 
 def _fitting(
@@ -117,7 +117,7 @@ def load_compiled_gguf(
     path: Path,
     *,
     page_size: int,
-    multi_step: bool,
+    single_rows: bool,
     threads: int,
     reference: Callable[[list[int]], Floats32] | None,
     dequantise_to: str | None = None,
@@ -133,7 +133,7 @@ def load_compiled_gguf(
     except ModuleNotFoundError as error:  # of an extra
         raise NotCompiledError(f"{error.name} is not installed") from error
     decoder = GgufDecoder(path, page_size, dequantise_to)
-    backend = CompiledBackend(decoder, page_size=page_size, multi_step=multi_step, threads=threads)
+    backend = CompiledBackend(decoder, page_size=page_size, single_rows=single_rows, threads=threads)
     if reference is not None:
         tokens = trial_tokens(decoder.vocabulary_size)
         # llama.cpp rounds the inputs of quantised matrices, which are not rounded once dequantised.

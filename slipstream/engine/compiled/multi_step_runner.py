@@ -1,4 +1,4 @@
-"""A draft's steps in one call of compiled code."""
+"""Several steps in one call of compiled code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slipstream.engine.compiled.records import RUN, STEP
 from slipstream.engine.compiled.workspace import Workspace
 from slipstream.engine.model import Segment
 from slipstream.engine.stop_flag import StopFlag
-from slipstream.sampling.coupled import SLACK, Found
+from slipstream.sampling.coupled import SLACK, Found, cut_margins
 from slipstream.sampling.kernel import BLOCK
 from slipstream.sampling.row import Choice
 from slipstream.sampling.rule import SamplingRule, numbers_of
@@ -41,7 +41,13 @@ class CompiledRunner:
         step["follow"] = following().address
 
     def run(
-        self, segments: list[Segment], rules: Sequence[SamplingRule], count: int, stop_flag: StopFlag
+        self,
+        segments: list[Segment],
+        rules: Sequence[SamplingRule],
+        count: int,
+        stop_flag: StopFlag,
+        *,
+        drafting: bool,
     ) -> list[list[Choice]]:
         """See `slipstream.engine.model.MultiStepRunner`."""
         step, run, row_count = self._step, self._run, len(segments)
@@ -56,7 +62,7 @@ class CompiledRunner:
         self._workspace.make_room(step)
         logits = np.empty((row_count, self._columns), dtype=np.float32)
         step["logits"] = logits.ctypes.data
-        found = Found(count * row_count, 0)
+        found = Found(count * row_count, 0 if drafting else None)
         rows = np.array([[segment.end for segment in segments], [0] * row_count])  # positions, and whether it has ended
         known_ends = [rule.listed.ends for rule in rules]
         ends, end_places = np.concatenate(known_ends), np.cumsum([0, *map(len, known_ends)])
@@ -65,7 +71,7 @@ class CompiledRunner:
         run["positions"], run["ended"] = rows[0].ctypes.data, rows[1].ctypes.data
         run["ends"], run["end_places"] = ends.ctypes.data, end_places.ctypes.data
         run["tokens"], run["scores"] = found.tokens.ctypes.data, found.scores.ctypes.data
-        run["logprobs"] = found.logprobs.ctypes.data
+        run["logprobs"], run["logprob_count"] = found.logprobs.ctypes.data, min(1, len(found.logprobs))
         run["stop_flag"] = stop_flag.address
         run["numbers"] = numbers.ctypes.data
         step["run"] = run.ctypes.data
@@ -74,4 +80,6 @@ class CompiledRunner:
         finally:
             step["run"] = 0
         choices = found.choices(int(run["done"]) * row_count)
+        if not drafting:
+            cut_margins(choices, [bool(rule.temperature) for rule in rules])
         return [choices[at : at + row_count] for at in range(0, len(choices), row_count)]

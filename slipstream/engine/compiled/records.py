@@ -54,7 +54,7 @@ RUN = np.dtype(
         for name in """
             count done row_count following vocabulary_size
             numbers ends end_places
-            positions ended maxima largest tokens scores logprobs stop_flag
+            positions ended maxima largest tokens scores logprobs logprob_count stop_flag
         """.split()
     ]
     + [("slack", np.float64)]
@@ -64,7 +64,8 @@ each has the rows of the STEP ``following`` but for the first, which may have mo
 Then each row's rule, by which a temperature of 0 takes the likeliest token; row i's ``ends``,
 rising, are those from ``end_places[i]`` to before ``end_places[i + 1]``. ``positions`` of what is
 chosen next, and whether a row has ``ended``, are int64; ``tokens`` and ``scores`` are
-``[count, row_count, 2]``, the best two. The run ends once there is something else than 0 at
+``[count, row_count, 2]``, the best two. ``logprob_count`` is 1 if ``logprobs`` has room for one of
+each row, and else 0. The run ends once there is something else than 0 at
 ``stop_flag``."""
 
 LAYER = np.dtype(

@@ -67,7 +67,7 @@ class LlamaCppBackend:
         self.processors = own_processors(threads)
         self._least_rows = _PADDED_ROWS if exact and libllama.has_row_kernels() else 1
         self._most_rows = max(self._least_rows * most_tokens, max(PROFILED_COUNTS))
-        self.multi_step = not exact
+        self.single_rows = self.multi_step = not exact
         self.row_multiple = self._least_rows
         self.mark = hashlib.sha256(f"llamacpp rows={self._least_rows}".encode()).hexdigest()[:4]
         self._context: int | None = None

@@ -49,6 +49,7 @@ class PlannedBackend:
 
     multi_step_runner: MultiStepRunner | None = None
     any_thread = False
+    multi_step = True
     warmed_lengths: tuple[int, ...] = (FIRST_KEYS + 1, FIRST_KEYS + KEY_BLOCK + 1)
 
     def __init__(self, model: PlanModel, *, page_size: int = 16, padding: Padding = BATCH_INVARIANT) -> None:
@@ -58,7 +59,7 @@ class PlannedBackend:
         self.model = model
         self.mark = padding.mark
         self.row_multiple = padding.rows(2)
-        self.multi_step = padding.single_row  # only a draft's rows may stay unpadded
+        self.single_rows = padding.single_row  # only a draft's rows may stay unpadded
         self.settled_after = model.settled_after
         self.processors = own_processors(torch.get_num_threads() if model.device.type == "cpu" else 0)
         self._page_size = page_size

@@ -80,7 +80,7 @@ class CudaBackend:
         tiles = sorted({key_count(shape, DTYPES[model.dtype]) for shape in model.layers})
         sums = (tuple(row_counts), QUERIES, tiles, chunks, fused, versions)
         self.mark = hashlib.sha256(repr(sums).encode()).hexdigest()[:4]
-        self.multi_step = len(row_counts) > 1
+        self.single_rows = self.multi_step = len(row_counts) > 1
         self.multi_step_runner: MultiStepRunner | None = None
         self.processors = Processors()
         if model.device.type == "cuda":

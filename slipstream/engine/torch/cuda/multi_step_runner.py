@@ -34,10 +34,18 @@ class CudaRunner:
 
     @torch.inference_mode()
     def run(
-        self, segments: list[Segment], rules: Sequence[SamplingRule], count: int, stop_flag: StopFlag
+        self,
+        segments: list[Segment],
+        rules: Sequence[SamplingRule],
+        count: int,
+        stop_flag: StopFlag,
+        *,
+        drafting: bool,
     ) -> list[list[Choice]]:
         """Run as `slipstream.engine.model.MultiStepRunner` says. If the run ends early, its last
         computed step may be unused."""
+        if not drafting:  # what the device chooses is near enough for a draft only
+            return []
         if sum(len(segment.tokens) for segment in segments) > self._most_rows:
             return []
         row_count, done, appended = len(segments), 0, segments
