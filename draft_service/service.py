@@ -15,6 +15,7 @@ from slipstream.engine.job import Job, Statement
 from slipstream.engine.sequence import Sequence
 from slipstream.hosting.item_service import ItemListener, ItemService, Limit, Plan
 from slipstream.hosting.model_service import set_timing
+from slipstream.hosting.service_telemetry import Asked
 from slipstream.rpc.item_answers import Answer
 from slipstream.rpc.outbox import ANSWER_BATCH_BYTES
 from slipstream.rpc.sampling_wire import distribution_message
@@ -85,7 +86,7 @@ class _ProposeListener(ItemListener[draft_pb2.ProposeItem, draft_pb2.ProposeResu
 
     def done(self, job: ProposeJob) -> None:
         attributes = {names.DRAFT_LENGTH: self.item.draft_length}
-        self.telemetry.record_answer(names.DRAFT_SERVICE_PROPOSE, self.item, job, attributes)
+        self.telemetry.record_answer(names.DRAFT_SERVICE_PROPOSE, Asked.of(self.item), job, attributes)
         *parts, last = self._results([branch for branch in job.branches if branch.outcome not in self.sent])
         for part in parts:
             self.answer.push(part)

@@ -12,12 +12,14 @@ from slipstream.engine.sequence import Sequence
 from slipstream.errors import FieldViolation, InvalidFieldsError
 from slipstream.hosting.item_service import ItemListener, ItemService, Limit, Plan
 from slipstream.hosting.model_service import set_timing
-from slipstream.rpc.item_answers import Answer
+from slipstream.hosting.service_telemetry import Asked
+from slipstream.rpc.item_answers import Answer, answer_items
 from slipstream.rpc.sampling_wire import distribution_of, logprobs_message
 from slipstream.sampling.outcome import MAX_TOP_LOGPROB_COUNT, LogprobRequest, TokenDistribution, distribution_fault
 from slipstream.sampling.rule import MAX_PROPOSAL_TOP_K, SamplingRule
 from slipstream.telemetry import names
 from slipstream.wire.v1 import verifier_pb2, verifier_pb2_grpc
+from verifier_service.runs import StreamRuns
 from verifier_service.verifier import VerifyJob
 
 
@@ -34,6 +36,24 @@ class VerifierService(
     ) -> AsyncIterator[verifier_pb2.VerifyResponse]:
         async for response in self.answer(
             request_iterator, context, lambda results: verifier_pb2.VerifyResponse(results=results)
+        ):
+            yield response
+
+    async def Run(
+        self,
+        request_iterator: AsyncIterator[verifier_pb2.RunRequest],
+        context: grpc.aio.ServicerContext[verifier_pb2.RunRequest, verifier_pb2.RunResponse],
+    ) -> AsyncIterator[verifier_pb2.RunResponse]:
+        runs = StreamRuns(self.host, self.handles.of_caller(context), self.telemetry)
+        context.add_done_callback(lambda _: runs.stop_all())  # type: ignore[arg-type]  # any callable will do
+        async for response in answer_items(
+            request_iterator,
+            lambda request: request.items,
+            runs.begin,
+            runs.refuse,
+            lambda results: verifier_pb2.RunResponse(results=results),
+            self.draining,
+            runs.stop_all,
         ):
             yield response
 
@@ -88,7 +108,7 @@ class _VerifyListener(ItemListener[verifier_pb2.VerifyItem, verifier_pb2.VerifyR
 
     def done(self, job: VerifyJob) -> None:
         attributes = {names.DRAFT_LENGTH: len(self.item.proposal), names.ACCEPTED_COUNT: job.accepted_count}
-        self.telemetry.record_answer(names.VERIFIER_SERVICE_VERIFY, self.item, job, attributes)
+        self.telemetry.record_answer(names.VERIFIER_SERVICE_VERIFY, Asked.of(self.item), job, attributes)
         result = verifier_pb2.VerifyResult(
             handle=self.item.handle,
             round=self.item.round,

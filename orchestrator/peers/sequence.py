@@ -85,6 +85,12 @@ class PeerSequence:
         if handle == self.handle:
             self.is_open = stated.is_told = True
 
+    def opened(self, handle: str) -> None:
+        """Record that the peer has opened ``handle``. Nothing changes if that handle is no longer
+        ours."""
+        if handle == self.handle:
+            self.is_open = True
+
     def learn(self, length: int) -> None:
         """The peer's cache holds at least this many committed tokens."""
         self.known_length = max(self.known_length, length)

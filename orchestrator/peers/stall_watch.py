@@ -63,14 +63,26 @@ class StallWatch:
     def owing(self, token_count: int) -> Iterator[None]:
         """Count an item of ``token_count`` tokens as owed within the context. A normal exit means
         that it was verified."""
+        self.owe(token_count)
+        try:
+            yield
+            self.record_verification()
+        finally:
+            self.settle(token_count)
+
+    def owe(self, token_count: int) -> None:
+        """Count an item of ``token_count`` tokens as owed."""
         self._progress.owe(token_count)
         if self._watching is None:
             self._watching = asyncio.create_task(self._watch())
-        try:
-            yield
-            self._progress.record_verification()
-        finally:
-            self._progress.settle(token_count)
+
+    def record_verification(self) -> None:
+        """Record that an item, or a part of it, was verified."""
+        self._progress.record_verification()
+
+    def settle(self, token_count: int) -> None:
+        """Count an item no more, verified or not."""
+        self._progress.settle(token_count)
 
     async def close(self) -> None:
         """Stop watching."""

@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable
 
 from orchestrator.peers.checking.faults import PeerFaultError
-from orchestrator.peers.checking.results import VerificationCheck
+from orchestrator.peers.checking.results import RunCheck, VerificationCheck
 from orchestrator.peers.exchange import Terms, Verification, timing_of
 from orchestrator.peers.model_peer import ModelPeer
 from orchestrator.peers.progress import LOOK_SHARE, Look, Progress
 from orchestrator.peers.sequence import PeerSequence, Position
 from orchestrator.peers.stall_watch import StallWatch, VerifierStalledError
+from orchestrator.peers.verifier_run import Limits, VerifierRun
 from orchestrator.speculation.proposal import NOTHING_PROPOSED, Proposal
 from slipstream.rpc.connector import PLAINTEXT, Connector
 from slipstream.rpc.item_stream import ItemStream
@@ -27,6 +28,10 @@ log = logging.getLogger(__name__)
 _LOOK_SECONDS = 1.0
 """Seconds in which a running service reports its load, or `LOOK_SHARE` of the deadline if that is
 less."""
+
+_MOST_PARTS = 1024
+"""Results that may still come of a run that was given up: it stops after a step, and its results of
+some time are on their way."""
 
 _PROBE_TERMS = Terms("", "", 60.0)
 """Terms of a probe: a handle for one token, which belongs to no session."""
@@ -49,6 +54,14 @@ class VerifierPeer(ModelPeer[verifier_pb2.VerifyItem, verifier_pb2.VerifyResult]
         """Sequence of all probes while the peer is stalled. A probe whose answer is lost leaves its
         handle open too."""
         self._look_seconds = min(_LOOK_SECONDS, deadline_seconds * LOOK_SHARE)
+        self._run_stream = ItemStream[verifier_pb2.RunItem, verifier_pb2.RunResult](
+            verifier_pb2_grpc.VerifierServiceStub(self.channel).Run,
+            lambda items: verifier_pb2.RunRequest(items=items),
+            lambda response: response.results,
+            self._lost,
+            most_results=_MOST_PARTS,
+            on_fault=self._note_fault,
+        )
         self._stalls = StallWatch(
             Progress(deadline_seconds, work),
             look=self._look,
@@ -92,15 +105,83 @@ class VerifierPeer(ModelPeer[verifier_pb2.VerifyItem, verifier_pb2.VerifyResult]
     ) -> Verification:
         """Verify one round, and open the sequence's handle if necessary. PeerError if the item
         failed, the stream was lost, or the verifier has stopped answering or refuses us."""
+        self._refuse_unless_usable()
+        return await self._ask(sequence, terms, position, proposal, rule, logprobs, traceparent)
+
+    def start_run(
+        self,
+        sequence: PeerSequence,
+        terms: Terms,
+        position: Position,
+        limits: Limits,
+        rule: SamplingRule,
+        logprobs: LogprobRequest | None,
+        traceparent: str,
+    ) -> VerifierRun:
+        """Start a run, and open the sequence's handle if necessary. PeerError if the verifier has
+        stopped answering or refuses us."""
+        self._refuse_unless_usable()
+        assert self.info is not None, "a peer is asked once it has been reached"
+        length, handle = position.base_length + len(position.tail), sequence.handle
+        item = verifier_pb2.RunItem(
+            handle=handle,
+            round=sequence.next_round(),
+            start=verifier_pb2.StartRun(
+                base_length=position.base_length,
+                tail=position.tail,
+                until_length=limits.until_length,
+                granted_length=min(limits.until_length, length + limits.lead),
+                rule=self._rule_message(rule),
+                top_logprob_count=None if logprobs is None else logprobs.top_count,
+                tail_logprobs=logprobs is not None and logprobs.prompt,
+                open=None if sequence.is_open else terms.message(),
+                traceparent=traceparent,
+            ),
+        )
+        check = RunCheck(length, limits.until_length, position.tail, self.info.vocabulary_size, rule, logprobs)
+        run = VerifierRun(self, item, check, limits, lambda: sequence.opened(handle))
+        self._run_stream.send(item, run)
+        return run
+
+    def tell(self, item: verifier_pb2.RunItem) -> None:
+        """Send an item about a run that has no result."""
+        self._run_stream.tell(item)
+
+    def withdraw(self, run: VerifierRun) -> None:
+        """Stop waiting for a run's results."""
+        self._run_stream.withdraw(run.item, run)
+
+    def owe(self, token_count: int) -> None:
+        """Count tokens of a run that the verifier owes."""
+        self._stalls.owe(token_count)
+
+    def settle(self, token_count: int) -> None:
+        """Count them no more."""
+        self._stalls.settle(token_count)
+
+    def record_verification(self) -> None:
+        """Record that a part of a run has come."""
+        self._stalls.record_verification()
+
+    def note_fault(self, fault: PeerFaultError) -> None:
+        """Count a part that no verifier can send."""
+        self.faults.note(fault)
+
+    @property
+    def reconnect_count(self) -> int:
+        """Streams of items that have brought an answer, after the first of each kind."""
+        return super().reconnect_count + max(0, self._run_stream.answered_count - 1)
+
+    def _refuse_unless_usable(self) -> None:
         if self.is_stalled:
             raise VerifierStalledError(self.address)
         if (refusal := self._refusal.error) is not None:
             raise PeerError(refusal.code, refusal.reason, str(refusal))
-        return await self._ask(sequence, terms, position, proposal, rule, logprobs, traceparent)
 
     async def close(self) -> None:
         """Close the stream and the channel, after the items that close handles have arrived."""
         await self._stalls.close()
+        await self._run_stream.close()
         await super().close()
 
     async def _ask(
@@ -169,7 +250,8 @@ class VerifierPeer(ModelPeer[verifier_pb2.VerifyItem, verifier_pb2.VerifyResult]
         await self._ask(self._probed, _PROBE_TERMS, Position(0, (0,)), NOTHING_PROPOSED, SamplingRule(), None, "")
 
     def _renew(self) -> None:
-        self._stream.abandon(VerifierStalledError(self.address))
+        for stream in (self._stream, self._run_stream):
+            stream.abandon(VerifierStalledError(self.address))
 
     def _stalled(self, is_stalled: bool) -> None:
         if is_stalled:

@@ -64,12 +64,16 @@ class RoundResult(NamedTuple):
     @property
     def origins(self) -> list[Origin]:
         """Of each of ``tokens``."""
+        if not self.proposal.tokens:
+            return [Origin.PLAIN] * len(self.tokens)
         proposed = Origin.DRAFT if self.proposal.source is Source.DRAFT else Origin.NGRAM
         return [proposed] * self.accepted_count + [Origin(self.next_token_kind)]
 
     def counted(self, committed: int) -> tuple[int, int]:
         """Return the draft tokens verified and accepted, if the turn took so many of ``tokens``.
         Those after its end count as neither."""
+        if not self.proposal.tokens:
+            return 0, 0
         if committed < len(self.tokens):
             return committed, committed
         return len(self.proposal), self.accepted_count

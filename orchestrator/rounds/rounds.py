@@ -14,6 +14,7 @@ from orchestrator.rounds.capacity import Capacity
 from orchestrator.rounds.draft_request import SessionDrafting
 from orchestrator.rounds.drafts import Drafts
 from orchestrator.rounds.note import RoundNote
+from orchestrator.rounds.relay import is_relayed, next_part
 from orchestrator.rounds.result import RoundResult
 from orchestrator.rounds.round import Round
 from orchestrator.rounds.session import SessionRounds
@@ -54,12 +55,15 @@ class Rounds:
         VerifierLostError, or a PeerError no retry mends. May be cancelled wherever it awaits: the
         session can go on.
         """
+        if is_relayed(terms):
+            return await next_part(self._parties, session, tokens, terms, room, note)
         return await Round(self._parties, session, tokens, terms, room, note).run()
 
     def end_turn(self, session: SessionRounds, tokens: Sequence[int], generated_count: int) -> None:
         """The turn has ended with these committed ``tokens``, the last ``generated_count`` of them
         generated; if none were, it is undone. The session has no claim on the verifiers' time any
         more."""
+        session.run.stop()
         if generated_count == 0:
             session.undo_turn()
         session.leave_home()
@@ -67,6 +71,7 @@ class Rounds:
 
     def release(self, session: SessionRounds) -> None:
         """Give a session's pages back on both peers."""
+        session.run.stop()
         session.leave_home()
         self._parties.verifying.release(session.verifier)
         self._parties.drafts.release(session.drafting)

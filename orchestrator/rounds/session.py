@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.peers.sequence import PeerSequence
 from orchestrator.rounds.draft_request import SessionDrafting
+from orchestrator.rounds.session_run import SessionRun
 from orchestrator.speculation.knowledge import PairKnowledge, VerifierKnowledge
 
 
@@ -24,6 +25,12 @@ class SessionRounds:
     shared_length: int = 0
     """How many of the running turn's tokens were the session's before it: what is left of them if
     the turn is undone."""
+
+    run: SessionRun = field(init=False)
+    """The run by which the verifier continues the session's tokens, if one does."""
+
+    def __post_init__(self) -> None:
+        self.run = SessionRun(self.verifier)
 
     def begin_turn(self, shared_length: int, *, recompute: bool) -> None:
         """Only the first ``shared_length`` tokens are what they were; with ``recompute`` the

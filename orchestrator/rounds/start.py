@@ -60,10 +60,7 @@ def start_round(
     committed."""
     now = time.monotonic()
     longest = max(0, min(room - 1, parties.target.max_draft_length))  # one more is committed than proposed
-    draft = _draft(parties, session, terms, longest)
-    pair = parties.pair if draft is None else draft.pair
-    home = pair.verifiers[parties.verifying.home(session.verifier, tokens)]
-    session.live_on(home, pair)
+    draft, pair, home = join_home(parties, session, tokens, terms, longest)
     home.begin_round(home.budget.session_count)
     pair.begin_round(pair.running_count)
     session.drafting.speculation.draw_at(terms.rule.temperature)
@@ -77,6 +74,17 @@ def start_round(
     elif plan.switches_on:
         log.info("speculation pays again for session %s", session.id, extra={"session_id": session.id})
     return RoundStart(now, longest, home, draft, pair, plan, pair.regime(plan.way), home.regime(plan.way))
+
+
+def join_home(
+    parties: Parties, session: SessionRounds, tokens: Sequence[int], terms: RoundTerms, longest: int = 0
+) -> tuple[DraftSide | None, PairKnowledge, VerifierKnowledge]:
+    """Count a session where it lives. Return its draft, and what is known of both."""
+    draft = _draft(parties, session, terms, longest)
+    pair = parties.pair if draft is None else draft.pair
+    home = pair.verifiers[parties.verifying.home(session.verifier, tokens)]
+    session.live_on(home, pair)
+    return draft, pair, home
 
 
 def _draft(parties: Parties, session: SessionRounds, terms: RoundTerms, longest: int) -> DraftSide | None:

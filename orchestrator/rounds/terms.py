@@ -8,6 +8,12 @@ from orchestrator.speculation.session import SpeculationSettings
 from slipstream.sampling.outcome import LogprobRequest
 from slipstream.sampling.rule import SamplingRule
 
+LEAD = 128
+"""Tokens of a usual turn's `RoundTerms.lead`: more than a verifier chooses in a round trip."""
+
+LEAD_BEFORE_STOP_STRINGS = 16
+"""The same if stop strings may end the turn at any token."""
+
 
 @dataclass(frozen=True, slots=True)
 class RoundTerms:
@@ -17,3 +23,6 @@ class RoundTerms:
     rule: SamplingRule
     speculation: SpeculationSettings
     logprobs: LogprobRequest | None = None
+    lead: int = LEAD
+    """Tokens that the target may choose beyond those that were received. They are lost if the turn
+    ends before them."""

@@ -11,15 +11,19 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from orchestrator.errors import VerifierLostError
 from orchestrator.peers.breaker import jittered
 from orchestrator.peers.exchange import Terms, Verification
 from orchestrator.peers.model_info import ModelInfo
 from orchestrator.peers.sequence import REASONS_TO_RESTATE, PeerSequence
+from orchestrator.peers.verifier_run import Limits, Part
 from orchestrator.peers.verifiers import Verifiers
 from orchestrator.rounds.note import ExchangeNote, RoundNote
+from orchestrator.rounds.session_run import SessionRun
+from orchestrator.rounds.terms import RoundTerms
 from orchestrator.speculation.proposal import Proposal
 from slipstream.errors import Code
 from slipstream.reasons import Reason
@@ -35,6 +39,9 @@ _MAX_RESTATEMENTS = 3
 _LONGEST_LOADING = 1800.0
 """Seconds that a turn waits for a verifier that is there and loads its model."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+
+
+AnswerT = TypeVar("AnswerT", Verification, Part)
 
 
 class VerifierSide:
@@ -60,16 +67,39 @@ class VerifierSide:
     ) -> Verification:
         """The answer of the session's verifier, or of another one. VerifierLostError, or a
         PeerError no retry mends."""
+        exchange = note.begin_verify(names.VERIFY)
+
+        async def verify_once() -> Verification:
+            return await self._verify_once(sequence, tokens, proposal, rule, logprobs, exchange)
+
+        return await self._persist(sequence, exchange, verify_once)
+
+    async def next_part(
+        self, own: SessionRun, tokens: Sequence[int], terms: RoundTerms, room: int, note: RoundNote
+    ) -> Part:
+        """What the session's verifier, or another one, chooses after the committed ``tokens``, of
+        which there may be ``room`` more. VerifierLostError, or a PeerError no retry mends."""
+        exchange = note.begin_verify(names.VERIFY)
+
+        async def take_once() -> Part:
+            return await self._take_once(own, tokens, terms, room, exchange)
+
+        return await self._persist(own.sequence, exchange, take_once)
+
+    async def _persist(
+        self, sequence: PeerSequence, exchange: ExchangeNote, ask_once: Callable[[], Awaitable[AnswerT]]
+    ) -> AnswerT:
+        """Ask until there is an answer, of another verifier if need be, as long as patience
+        lasts."""
         started = time.monotonic()
         give_up = math.inf
         pause = _FIRST_PAUSE
         restatements = 0
-        exchange = note.begin_verify(names.VERIFY)
         try:
             while True:
                 handle = sequence.handle
                 try:
-                    answer = await self._verify_once(sequence, tokens, proposal, rule, logprobs, exchange)
+                    answer = await ask_once()
                     exchange.finish(answer.timing)
                     return answer
                 except PeerError as error:
@@ -135,6 +165,24 @@ class VerifierSide:
         self.verifiers.record_success(sequence)
         sequence.learn(len(tokens) + answer.accepted_count)
         return answer
+
+    async def _take_once(
+        self, own: SessionRun, tokens: Sequence[int], terms: RoundTerms, room: int, exchange: ExchangeNote
+    ) -> Part:
+        home = self.verifiers.verifier_of(own.sequence, tokens)
+        exchange.address = home.address
+        run = own.continuing(home, len(tokens))
+        if run is None:
+            limits = Limits(len(tokens) + room, terms.lead)
+            position = own.sequence.position(tokens)
+            run = home.start_run(
+                own.sequence, self._terms, position, limits, terms.rule, terms.logprobs, exchange.traceparent
+            )
+            own.begin(home, run)
+        part = await run.part()
+        self.verifiers.record_success(own.sequence)
+        own.sequence.learn(run.length - 1)
+        return part
 
     def _lost(self, error: PeerError) -> VerifierLostError:
         where = f"the verifier at {self.verifiers}"

@@ -30,6 +30,11 @@ class SpeculationSettings:
     source: Source | None = None
 
     @property
+    def is_off(self) -> bool:
+        """Whether the target is to decode plainly."""
+        return self.draft_length == 0
+
+    @property
     def uses_draft(self) -> bool:
         """Whether the draft service may be asked."""
         return self.draft_length != 0 and self.source is not Source.NGRAM

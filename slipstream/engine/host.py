@@ -12,12 +12,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from slipstream.engine.engine import Engine
-from slipstream.engine.errors import RoundConflictError, SequenceLimitError, StaleRoundError, UnknownHandleError
+from slipstream.engine.errors import (
+    ModelThreadFailedError,
+    QueueFullError,
+    RoundConflictError,
+    SequenceLimitError,
+    StaleRoundError,
+    UnknownHandleError,
+)
 from slipstream.engine.job import Job
 from slipstream.engine.leases import Leases
 from slipstream.engine.load import Load
 from slipstream.engine.model_thread import ModelThread
 from slipstream.engine.owners import Owners
+from slipstream.engine.run_job import RunJob
 from slipstream.engine.schedule import BatchLimits
 from slipstream.engine.sequence import Sequence
 from slipstream.engine.step_note import OnStep
@@ -44,13 +52,17 @@ class Listener(Protocol[JobT_contra]):
     or on an answer is reported to it as the round's failure."""
 
     def parts_done(self, parts: list[Job]) -> None:
-        """Receive parts of a split job that have ended while the job goes on."""
+        """Receive parts of a split job that have ended while the job goes on, or a run that has
+        made parts."""
 
     def done(self, job: JobT_contra) -> None:
         """Receive the job that has the round's answer."""
 
     def failed(self, error: Exception) -> None:
         """Receive the error of a round that has no answer."""
+
+    def repeated(self) -> None:
+        """Learn that the same run was asked for before: nothing more is told of it here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +88,11 @@ class _Round(Generic[JobT]):
     answered: bool = False
 
     def add_listener(self, listener: Listener[JobT]) -> None:
-        """Report the answer to a listener, now or when there is one."""
+        """Report the answer to a listener, now or when there is one. A run's parts are told once,
+        to its first listener."""
+        if isinstance(self.job, RunJob):
+            listener.repeated()
+            return
         if not self.answered:
             self.listeners.append(listener)
             return
@@ -93,16 +109,34 @@ class _Round(Generic[JobT]):
             except Exception as error:
                 self.listeners.remove(listener)
                 listener.failed(error)
+                if isinstance(self.job, RunJob):
+                    self.job.stop()
 
     def finish(self, error: Exception | None) -> None:
         """End the round with its answer, or with an error."""
         listeners, self.listeners = self.listeners, []
         self.answered, self.compiled = error is None, None
         for listener in listeners:
-            if error is None:
-                self.add_listener(listener)
-            else:
-                listener.failed(error)
+            try:
+                if error is None:
+                    listener.done(self.job)
+                else:
+                    listener.failed(error)
+            except Exception as failure:
+                listener.failed(failure)
+
+
+@dataclass(slots=True)
+class _Early:
+    """What a run was told before its structure was compiled."""
+
+    granted_length: int = 0
+    is_stopped: bool = False
+
+    def tell(self, run: RunJob) -> None:
+        run.grant(self.granted_length)
+        if self.is_stopped:
+            run.stop()
 
 
 class EngineHost(Generic[JobT]):
@@ -128,10 +162,12 @@ class EngineHost(Generic[JobT]):
         self._closed: OrderedDict[str, None] = OrderedDict()
         self._asked: dict[Job, _Round[JobT]] = {}
         self._compiling_count = 0
+        self._early: dict[tuple[str, int], _Early] = {}
+        """Grants and stops of rounds whose structures are being compiled."""
         self._is_about_to_compute = False
         self._crowded = float("-inf")
         """Time at which there was last more than one round in work."""
-        self._thread = ModelThread(load_engine, batch_limits, self._on_finished, on_step)
+        self._thread = ModelThread(load_engine, batch_limits, self._on_finished, self._on_parts, on_step)
         self._sweeper: asyncio.Task[None] | None = None
         self.trials: StructureTrials | None = None
         """Set if structures may take any time and memory to compile."""
@@ -201,7 +237,9 @@ class EngineHost(Generic[JobT]):
         self.on_closed(handle)
         self._leases.remove(handle)
         self.owners.remove_handle(handle)
-        self._rounds.pop(handle, None)
+        self._end_paused(
+            self._rounds.pop(handle, None), UnknownHandleError("this handle was closed while its run paused")
+        )
         sequence = self._sequences.pop(handle, None)
         if sequence is not None:
             self._thread.remove_sequence(sequence)
@@ -230,6 +268,8 @@ class EngineHost(Generic[JobT]):
             return None
         structure = rule.structure
 
+        early = self._early[handle, number] = _Early()
+
         async def compile_and_run() -> None:
             self._compiling_count += 1
             try:
@@ -237,7 +277,9 @@ class EngineHost(Generic[JobT]):
                 compiled = await asyncio.to_thread(compiler.validate, structure, byte_count)
             finally:
                 self._compiling_count -= 1
-            self._begin_round(handle, number, make_job, listener, content, compiled)
+                if self._early.get((handle, number)) is early:
+                    del self._early[handle, number]
+            self._begin_round(handle, number, make_job, listener, content, compiled, early)
 
         return compile_and_run()
 
@@ -249,6 +291,7 @@ class EngineHost(Generic[JobT]):
         listener: Listener[JobT],
         content: object,
         compiled: Compiled | None = None,
+        early: _Early | None = None,
     ) -> None:
         self._leases.renew(handle)
         last = self._rounds.get(handle)
@@ -262,11 +305,62 @@ class EngineHost(Generic[JobT]):
             last.add_listener(listener)
             return
         job = make_job(self._sequences[handle])
+        if isinstance(job, RunJob) and early is not None:
+            early.tell(job)
         if last is not None:
             last.job.overtake()  # before the new job begins on the same sequence
         self._thread.submit(job)
+        self._end_paused(last, StaleRoundError("overtaken by a newer round"))
         self.owners.mark_busy(handle)
         self._rounds[handle] = self._asked[job] = _Round(number, content, job, [listener], compiled)
+
+    def grant(self, handle: str, number: int, granted_length: int) -> None:
+        """Let a run go on to a length. Nothing happens if the handle's last round is another
+        one."""
+        if (early := self._early.get((handle, number))) is not None:
+            early.granted_length = max(early.granted_length, granted_length)
+        run = self._run_of(handle, number)
+        if run is not None and not run.answered:
+            self._leases.extend(handle)
+            run.job.grant(granted_length)
+            self._resume(handle, run)
+
+    def stop_run(self, handle: str, number: int) -> None:
+        """End a run after its step. Nothing happens if the handle's last round is another one."""
+        if (early := self._early.get((handle, number))) is not None:
+            early.is_stopped = True
+        run = self._run_of(handle, number)
+        if run is None or run.answered:
+            return
+        run.job.stop()
+        if run.job in self._asked:
+            self._thread.notice()
+        else:
+            run.finish(None)
+
+    def _run_of(self, handle: str, number: int) -> _Round[Any] | None:
+        run: _Round[Any] | None = self._rounds.get(handle)
+        return run if run is not None and run.number == number and isinstance(run.job, RunJob) else None
+
+    def _resume(self, handle: str, run: _Round[Any]) -> None:
+        """Let a paused run go on if it has a grant."""
+        if run.job in self._asked or run.job.is_paused:
+            return
+        run.job.begin_again()
+        try:
+            self._thread.submit(run.job)
+        except (QueueFullError, ModelThreadFailedError) as error:
+            del self._rounds[handle]
+            run.finish(error)
+            return
+        self._asked[run.job] = run
+        self.owners.mark_busy(handle)
+
+    def _end_paused(self, last: _Round[Any] | None, error: Exception) -> None:
+        """Fail a run that is paused, because it will not go on. One that is at work ends with its
+        job."""
+        if last is not None and not last.answered and last.job not in self._asked:
+            last.finish(error)
 
     async def stop(self) -> None:
         """Stop the sweep and the model thread. ModelThreadFailedError if the thread had failed
@@ -298,6 +392,14 @@ class EngineHost(Generic[JobT]):
     def _on_finished(self, ended: list[tuple[Job, Exception | None]]) -> None:
         self._loop.call_soon_threadsafe(self._deliver, ended)  # from the model thread to the event loop
 
+    def _on_parts(self, jobs: list[Job]) -> None:
+        self._loop.call_soon_threadsafe(self._deliver_parts, jobs)  # from the model thread to the event loop
+
+    def _deliver_parts(self, jobs: list[Job]) -> None:
+        for job in jobs:
+            if (asked := self._asked.get(job)) is not None:
+                asked.notify_parts([job])
+
     def _deliver(self, ended: list[tuple[Job, Exception | None]]) -> None:
         parts: defaultdict[Job, list[Job]] = defaultdict(list)
         for job, error in ended:
@@ -308,10 +410,19 @@ class EngineHost(Generic[JobT]):
             parts.pop(job, None)
             handle, asked = job.sequence.handle, self._asked.pop(job)
             self._leases.extend(handle)  # idle time starts with the answer
-            if self._rounds.get(handle) is asked:
+            is_last = self._rounds.get(handle) is asked
+            if is_last:
                 self.owners.mark_idle(handle, answered=error is None)
                 if error is not None:
                     del self._rounds[handle]  # a failed round may be asked again under its number
+            if isinstance(job, RunJob):
+                if error is not None or job.end is None:
+                    asked.notify_parts([job])  # a run's last result has what is left
+                if error is None and job.end is None:  # it was paused
+                    if is_last:
+                        self._resume(handle, asked)  # a grant may have come meanwhile
+                        continue
+                    error = UnknownHandleError("this handle was closed, or has a newer round")
             asked.finish(error)
         for parent, done in parts.items():
             self._asked[parent].notify_parts(done)
@@ -321,7 +432,7 @@ class EngineHost(Generic[JobT]):
             await asyncio.sleep(self._limits.sweep_seconds)
             for handle in self._leases.expired():
                 last = self._rounds.get(handle)
-                if last is not None and not last.answered:
+                if last is not None and last.job in self._asked:
                     self._leases.extend(handle)  # a long prefill is not idleness
                     continue
                 log.info("the lease of handle %s has ended; its pages are released", hashed(handle))

@@ -100,6 +100,17 @@ class Job:
     label: str = ""
     """Name for tracing; empty if the job is not traced."""
 
+    withdrawn = False
+    """True if the job is to end as it is before its next step, without an error."""
+
+    comes_back = True
+    """True if the sequence's next job usually comes right after this one's answer."""
+
+    @property
+    def may_restart(self) -> bool:
+        """True if the job may lose its pages and begin again from its own tokens."""
+        return False
+
     def __init__(
         self,
         sequence: Sequence,
@@ -112,9 +123,8 @@ class Job:
         proposed: TokenSequence[Proposed] = (),
         logprobs: LogprobRequest | None = None,
     ) -> None:
-        """``length_limit`` is the longest the sequence may become while this job runs. ``proposed``
-        are the draws that the first choices test under the ratio test. A ``logprobs.prompt`` means
-        the tail here."""
+        """``proposed`` are the draws that the first choices test under the ratio test. A
+        ``logprobs.prompt`` means the tail here."""
         self.sequence = sequence
         self.statement = statement
         self.committed_length = statement.committed_length
@@ -132,7 +142,8 @@ class Job:
         choices."""
         self._prompt_left = 0
         self._overtaken = False
-        self._length_limit = length_limit
+        self.length_limit = length_limit
+        """Longest that the sequence may become while this job runs."""
         self._proposed = proposed
         self._logprobs = logprobs
         self._unscored_count = len(statement.tail) - 1 if logprobs is not None and logprobs.prompt else 0
@@ -161,6 +172,17 @@ class Job:
         Raises the error of a choice that the job cannot do without.
         """
         raise NotImplementedError
+
+    def begin_again(self) -> None:
+        """Prepare to begin once more after the sequence has lost its pages. Only if it
+        ``may_restart``."""
+        raise NotImplementedError
+
+    def make_part(self, prefill_total: float, *, is_over: bool = False) -> bool:
+        """Make a part of the choices so far that the caller is to get, and return whether there is
+        one. ``prefill_total`` is the sum of the seconds that prompts took; ``is_over`` says that
+        the job leaves the engine."""
+        return False
 
     def split(self, fork: Fork) -> list[Job]:
         """Return jobs over forks to continue with, after `advance` has returned True. This job
@@ -193,9 +215,9 @@ class Job:
         for token in (min(self.pending), max(self.pending)):
             if not 0 <= token < vocabulary_size:
                 raise InvalidItemError(f"token id {token} is not from 0 to {vocabulary_size - 1}", field="tail")
-        if self._length_limit > context_length:
+        if self.length_limit > context_length:
             raise ContextExceededError(
-                f"{self._length_limit} tokens do not fit into the context of {context_length}",
+                f"{self.length_limit} tokens do not fit into the context of {context_length}",
                 context_length=context_length,
             )
 

@@ -1,9 +1,9 @@
-"""The jobs in work: those that append to their sequences, and those that have split and end with
-their last part."""
+"""The jobs in work: those that append to their sequences, those that wait for pages, and those that
+have split and end with their last part."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from slipstream.engine.job import Ended, Job
 from slipstream.engine.sequence import Sequence, SequenceCache
@@ -16,34 +16,75 @@ class JobTree:
     def __init__(self, cache: SequenceCache, release: Callable[[Sequence], None]) -> None:
         """``release`` gets the fork of a part that has ended."""
         self.active: list[Job] = []
-        """Jobs in order of arrival."""
+        """Jobs in order of arrival. Those that found no place in the last step come before those
+        that did."""
+        self.without_pages: list[Job] = []
+        """Jobs that have given their pages to others, in the order in which they go on."""
+        self._numbers: dict[Job, int] = {}
+        """Number of each job in work, in order of arrival."""
+        self._last_number = 0
         self._cache = cache
         self._release = release
         self._part_counts: dict[Job, int] = {}
         """Number of unfinished parts of each job that has split."""
 
     def add(self, job: Job) -> None:
-        """Add a job that begins."""
+        """Add a job that begins, or that goes on with pages again."""
         self.active.append(job)
+        if job not in self._numbers:
+            self._last_number += 1
+            self._numbers[job] = self._last_number
+
+    @property
+    def jobs(self) -> list[Job]:
+        """All jobs that append to their sequences, now or once they have pages again."""
+        return [*self.active, *self.without_pages]
+
+    def preempt(self, job: Job) -> None:
+        """Take an active job's pages. It goes on later, after those that began before it."""
+        self.active.remove(job)
+        self._cache.release(job.sequence)
+        job.begin_again()
+        self.without_pages.append(job)
+        self.without_pages.sort(key=self._numbers.__getitem__)
+
+    def newest_to_preempt(self, other_than: Collection[Job]) -> Job | None:
+        """Return the active job that began last, of those that may give their pages away."""
+        jobs = [job for job in self.active if job.may_restart and job not in other_than]
+        return max(jobs, key=self._numbers.__getitem__, default=None)
+
+    def is_older(self, job: Job, other: Job) -> bool:
+        """True if a job began before another one."""
+        return self._number(job) < self._number(other)
+
+    def _number(self, job: Job) -> int:
+        return self._numbers[job if job.parent is None else job.parent]
+
+    def rotate(self, served: Collection[Job]) -> None:
+        """Put the rounds and runs that were in a step behind those that found no place in it."""
+        moved = [job for job in self.active if job in served and not job.is_prompt]
+        if len(served) < len(self.active):
+            self.active = [job for job in self.active if job not in moved] + moved
 
     def overtake(self, sequence: Sequence) -> None:
         """Drop all jobs of a sequence at the next step."""
-        for job in (*self.active, *self._part_counts):
+        for job in (*self.jobs, *self._part_counts):
             if job.sequence is sequence:
                 job.overtake()
 
     def drop_job(self, job: Job, error: Exception | None) -> list[Ended]:
         """Remove a job that ends and, with its last part, the job that has split."""
-        self.active.remove(job)
+        (self.active if job in self.active else self.without_pages).remove(job)
         ended: list[Ended] = [(job, error)]
         parent = job.parent
         if parent is None:
+            del self._numbers[job]
             return ended
         self._release(job.sequence)
         parent.timing.merge(job.timing)
         self._part_counts[parent] -= 1
         if not self._part_counts[parent]:
-            del self._part_counts[parent]
+            del self._part_counts[parent], self._numbers[parent]
             # A failed part is only one part less. But if one part was overtaken, all were.
             ended.append((parent, error if parent.overtaken else None))
         return ended

@@ -32,6 +32,7 @@ from slipstream.engine.job import Ended, Finished, Job
 from slipstream.engine.job_tree import JobTree
 from slipstream.engine.load import Load
 from slipstream.engine.open_sequences import OpenSequences
+from slipstream.engine.run_job import PART_SECONDS
 from slipstream.engine.schedule import BatchLimits, Want, schedule
 from slipstream.engine.sequence import Sequence
 from slipstream.engine.step_clock import StepClock
@@ -53,6 +54,7 @@ class ModelThread:
         load_engine: Callable[[], Engine],
         limits: BatchLimits,
         on_finished: Finished,
+        on_parts: Callable[[list[Job]], None] = lambda _: None,
         on_step: OnStep = lambda _: None,
     ) -> None:
         """``load_engine`` runs on the new thread. If a second thread had ever run OpenMP regions,
@@ -67,6 +69,7 @@ class ModelThread:
         """The reason why this thread can no longer compute."""
         self._limits = limits
         self._on_finished = on_finished
+        self._on_parts = on_parts
         self._on_step = on_step
         self._inbox = Inbox()
         self._computing = threading.Lock()
@@ -94,7 +97,7 @@ class ModelThread:
     def load(self) -> Load:
         """Jobs, sequences and pages as they are now. Any thread may read it: it only reads
         lengths."""
-        engine, active = self.engine, self._tree.active
+        engine, active = self.engine, self._tree.jobs
         counts = engine.pool.counts()
         waiting = sum(job.timing.started is None for job in active)
         return Load(
@@ -127,9 +130,15 @@ class ModelThread:
             if self.failure is not None:
                 raise self.failure
             if len(self._unfinished) >= self._limits.queue_limit:
-                raise QueueFullError(f"{len(self._unfinished)} items are in work or waiting")
+                waiting = sum(each.timing.started is None for each in self._unfinished)
+                if waiting >= self._limits.queue_limit:
+                    raise QueueFullError(f"{waiting} items are waiting")
             self._unfinished.add(job)
         self._put(job)
+
+    def notice(self) -> None:
+        """Have the thread look at its jobs soon: one of them is withdrawn."""
+        self._put(lambda: None)
 
     def add_sequence(self, sequence: Sequence) -> None:
         """Add a sequence that was opened."""
@@ -149,7 +158,7 @@ class ModelThread:
         ended: list[Ended] = []
         if self._computing.acquire(blocking=False):
             try:
-                if not (self._stopping or self.failure or self._tree.active):
+                if not (self._stopping or self.failure or self._tree.jobs):
                     ended = self._accept(self._inbox.drain())
                     while self._is_soon_over():
                         ended += self._step()
@@ -159,7 +168,7 @@ class ModelThread:
                 ended = []
             finally:
                 self._computing.release()
-        if self._tree.active or not self._inbox.is_empty:
+        if self._tree.jobs or not self._inbox.is_empty:
             self.wake()
         return ended
 
@@ -206,7 +215,7 @@ class ModelThread:
     def _work(self) -> None:
         pause = 0.0
         while True:
-            if pause or not self._tree.active:
+            if pause or not self._tree.jobs:
                 self._inbox.wait(pause or None)
             with self._computing:
                 if self._stopping or self.failure:
@@ -217,9 +226,13 @@ class ModelThread:
         """Take the queued entries, and a step if there is work. Returns the seconds that the next
         step should wait."""
         ended = self._accept(self._inbox.drain())
+        ended += self._drop_withdrawn()
+        ended += self._readmit()
         pause = self._clock.seconds_to_wait(self._tree.active)
         if self._tree.active and not pause:
             ended += self._step()
+            if told := [job for job in self._tree.active if self._clock.make_part(job)]:
+                self._on_parts(told)
         if ended:
             self._settle(ended)
             self._on_finished(ended)
@@ -240,6 +253,7 @@ class ModelThread:
     def _settle(self, ended: list[Ended]) -> None:
         """Record that these jobs have ended."""
         for job, error in ended:
+            self._clock.make_part(job, is_over=True)
             self._clock.record_end(job, answered=error is None)
         with self._lock:
             self._unfinished.difference_update(job for job, _ in ended)
@@ -251,8 +265,8 @@ class ModelThread:
                 entry()
                 continue
             self._clock.record_arrival(entry)
-            if entry.overtaken:  # before it has touched the sequence
-                failed.append((entry, self._why_dropped(entry)))
+            if entry.overtaken or entry.withdrawn:  # before it has touched the sequence
+                failed.append((entry, self._why_dropped(entry) if entry.overtaken else None))
                 continue
             try:
                 entry.begin(self.engine.cache, self.engine.context_length, self.engine.model.vocabulary_size)
@@ -264,12 +278,40 @@ class ModelThread:
             self._tree.add(entry)
         return failed
 
+    def _drop_withdrawn(self) -> list[Ended]:
+        """End the jobs that no caller waits for any more."""
+        ended: list[Ended] = []
+        for job in self._tree.jobs:
+            if job.overtaken:
+                ended += self._tree.drop_job(job, self._why_dropped(job))
+            elif job.withdrawn:
+                ended += self._tree.drop_job(job, None)
+        return ended
+
+    def _readmit(self) -> list[Ended]:
+        """Let jobs that have lost their pages go on: the oldest first, if there is room for all of
+        its tokens or nothing else is in work. Two would otherwise take pages from one another."""
+        failed: list[Ended] = []
+        while self._tree.without_pages:
+            job = self._tree.without_pages[0]
+            if self._tree.active and not self._has_room(job):
+                break
+            self._tree.without_pages.pop(0)
+            self._tree.add(job)
+            try:
+                job.begin(self.engine.cache, self.engine.context_length, self.engine.model.vocabulary_size)
+            except Exception as error:
+                failed += self._tree.drop_job(job, error)
+        return failed
+
+    def _has_room(self, job: Job) -> bool:
+        counts = self.engine.pool.counts()
+        return counts.free + counts.cached >= self.engine.cache.pages_for(job.length_limit)
+
     def _step(self) -> list[Ended]:
         """Run one forward over what fits, or a multi-step run over few jobs. Returns the jobs that
         ended."""
-        ended: list[Ended] = []
-        for job in [job for job in self._tree.active if job.overtaken]:
-            ended += self._tree.drop_job(job, self._why_dropped(job))
+        ended = self._drop_withdrawn()
         batch = self._batch(ended)
         if not batch:
             return ended
@@ -283,6 +325,7 @@ class ModelThread:
                 ended += self._tree.drop_job(job, error)
             return ended
         self._clock.record_step_time(batch, started, self.engine.step_count - steps_before)
+        self._tree.rotate([job for job, _ in batch])
         for (job, append), taken in zip(batch, answers, strict=True):
             ended += self._record_answers(job, append, taken)
         return ended
@@ -296,7 +339,9 @@ class ModelThread:
         starved = None
         for index, count in schedule([Want(len(job.pending), job.is_prompt) for job in active], self._limits):
             job = active[index]
-            if not self._open_sequences.extend(self.engine.cache, job.sequence, job.pending[:count], busy):
+            if job not in self._tree.active:  # it has given its pages to one of the others
+                continue
+            if not self._find_room(job, count, busy, [each for each, _ in batch]):
                 starved = job
                 continue
             try:
@@ -304,10 +349,27 @@ class ModelThread:
             except Exception as error:
                 self.engine.discard(job.sequence)  # it has tokens that no forward will compute
                 ended += self._tree.drop_job(job, error)
-        if not batch and starved is not None:
+        if not batch and starved is not None and starved in self._tree.active:
             pages = self.engine.pool.page_count
             ended += self._tree.drop_job(starved, OutOfPagesError("all KV pages are in use", page_count=pages))
         return batch
+
+    def _find_room(self, job: Job, count: int, busy: set[str], served: list[Job]) -> bool:
+        """Give a job pages for its next tokens: if necessary those of idle sequences, and then
+        those of the jobs that began last. A job gives way to older ones, never to a newer one."""
+        cache, tokens = self.engine.cache, job.pending[:count]
+        while not self._open_sequences.extend(cache, job.sequence, tokens, busy):
+            victim = self._tree.newest_to_preempt(other_than=served)
+            if victim is None or victim is job or self._tree.is_older(victim, job):
+                if job.may_restart and len(self._tree.active) > 1:
+                    self._preempt(job)
+                return False
+            self._preempt(victim)
+        return True
+
+    def _preempt(self, job: Job) -> None:
+        self._tree.preempt(job)
+        self._open_sequences.preempted_count += 1
 
     def _multi_step_count(self, batch: list[tuple[Job, Append]]) -> int:
         """Return how many steps to take before the queue is read again.
@@ -320,7 +382,10 @@ class ModelThread:
             return 1
         if any(append.wanted != 1 or append.prompt_count for _, append in batch):
             return 1
-        return max(1, min(job.steps_left for job, _ in batch))
+        most = min(job.steps_left for job, _ in batch)
+        if not batch[0][0].drafting:
+            most = min(most, self._clock.steps_within(PART_SECONDS, len(batch)))
+        return max(1, most)
 
     def _record_answers(self, job: Job, append: Append, answers: list[Appended]) -> list[Ended]:
         """Give a job the answers of its steps. The job ends, fails or continues."""

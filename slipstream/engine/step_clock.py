@@ -38,7 +38,7 @@ class StepClock:
     def seconds_to_wait(self, active: Sequence[Job]) -> float:
         """Return how many seconds to wait for other sequences before the next step. Drafts do not
         wait: their jobs take many steps and can join at any of them."""
-        if all(job.drafting for job in active):
+        if all(job.drafting or not job.comes_back for job in active):
             return 0.0
         return self._batching_delay.seconds_to_wait(time.monotonic())
 
@@ -50,6 +50,16 @@ class StepClock:
             seconds = self._prefill_time.seconds_of(token_count) if self._prefill_time.is_profiled else math.inf
             self._expected[token_count] = seconds
         return seconds
+
+    def steps_within(self, seconds: float, token_count: int) -> int:
+        """Return how many steps of ``token_count`` tokens are expected to end in time; 0 if no step
+        was measured."""
+        expected = self.expected_seconds(token_count)
+        return int(seconds / expected) if 0 < expected < math.inf else 0
+
+    def make_part(self, job: Job, *, is_over: bool = False) -> bool:
+        """Make a part of what a job has chosen, as `Job.make_part`."""
+        return job.make_part(self._prefill_time.total, is_over=is_over)
 
     def record_step_time(self, batch: Batch, started: float, step_count: int) -> None:
         """Record that a step, or ``step_count`` steps of a run, ended now. The caller then calls
@@ -90,7 +100,7 @@ class StepClock:
         """Record that a job's answer leaves, or its error."""
         job.timing.finished = time.monotonic()
         job.timing.prefill = self._prefill_time.total - job.prefill_at_arrival
-        if answered and not job.drafting:
+        if answered and job.comes_back and not job.drafting:
             self._batching_delay.record_answer(job.sequence.handle, job.timing.finished)
 
     def forget_sequence(self, handle: str) -> None:

@@ -59,19 +59,28 @@ class PeerHandles:
         self._model = model
         self._rules = rules
 
+    def open_handle(
+        self, handle: str, item: draft_pb2.ProposeItem | verifier_pb2.VerifyItem | verifier_pb2.StartRun
+    ) -> str:
+        """Open a handle if an item for it asks for that, and return its name on the host.
+
+        ContextExceededError, WireVersionError, TokenizerMismatchError, WeightsMismatchError,
+        InvalidFieldsError, SequenceLimitError or UnknownHandleError.
+        """
+        self._check_length(len(item.tail))
+        name = self.name_of(handle)
+        if item.HasField("open"):
+            self._open(name, item.open, len(handle))
+        self._host.renew_lease(name)
+        return name
+
     def resolve(self, item: draft_pb2.ProposeItem | verifier_pb2.VerifyItem) -> tuple[str, SamplingRule]:
         """Open the handle of an item if the item asks for that, and find its sampling rule.
 
-        Returns the handle's name on the host, and the rule.
-
-        ContextExceededError, WireVersionError, TokenizerMismatchError, WeightsMismatchError,
-        InvalidFieldsError, SequenceLimitError, UnknownHandleError or UnknownRuleError.
+        Returns the handle's name on the host, and the rule. UnknownRuleError; raises what
+        `open_handle` raises.
         """
-        self._check_length(len(item.tail))
-        name = self._name(item.handle)
-        if item.HasField("open"):
-            self._open(name, item.open, len(item.handle))
-        self._host.renew_lease(name)
+        name = self.open_handle(item.handle, item)
         if not item.rule_hash:
             raise InvalidFieldsError([FieldViolation("rule_hash", "must be set: it names the sampling rule")])
         if not item.HasField("rule"):
@@ -84,9 +93,9 @@ class PeerHandles:
         """Free a handle's pages, and never open the handle again. Does nothing if the handle is too
         long to be opened."""
         if len(handle) <= _LONGEST_NAME:
-            self._host.close_handle(self._name(handle))
+            self._host.close_handle(self.name_of(handle))
 
-    def _name(self, handle: str) -> str:
+    def name_of(self, handle: str) -> str:
         """Return a handle's name on the host. The part after ``@`` has a fixed length, so two peers
         never share a name."""
         return f"{handle}@{self._peer}"

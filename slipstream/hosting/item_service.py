@@ -50,7 +50,7 @@ class ItemService(ABC, Generic[ItemT, ResultT, JobT]):
 
     def __init__(
         self,
-        host: EngineHost[JobT],
+        host: EngineHost[Any],
         handles: Handles,
         telemetry: ServiceTelemetry,
         *,
@@ -60,8 +60,8 @@ class ItemService(ABC, Generic[ItemT, ResultT, JobT]):
         self.host = host
         self.telemetry = telemetry
         self.max_draft_length = max_draft_length
-        self._handles = handles
-        self._draining = draining
+        self.handles = handles
+        self.draining = draining
 
     @abstractmethod
     def limits(self, item: ItemT) -> Iterable[Limit]:
@@ -87,9 +87,9 @@ class ItemService(ABC, Generic[ItemT, ResultT, JobT]):
         pack: Callable[[list[ResultT]], ResponseT],
     ) -> AsyncGenerator[ResponseT]:
         """Answer the items of a stream; ``pack`` makes a response of results."""
-        begin = partial(self._begin, self._handles.of_caller(context))
+        begin = partial(self._begin, self.handles.of_caller(context))
         async for response in answer_items(
-            requests, lambda request: request.items, begin, self._refuse, pack, self._draining
+            requests, lambda request: request.items, begin, self._refuse, pack, self.draining
         ):
             yield response
 
@@ -140,3 +140,7 @@ class ItemListener(ABC, Generic[ItemT, ResultT, JobT]):
     def failed(self, error: Exception) -> None:
         """Send the error as the last result."""
         self.answer.fail(error)
+
+    def repeated(self) -> None:
+        """Send nothing."""
+        raise AssertionError("this job is no run")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from opentelemetry.trace import Link, SpanContext, SpanKind
 
@@ -19,6 +20,21 @@ from slipstream.wire.v1 import draft_pb2, verifier_pb2
 
 _MOST_LINKS = 16
 """Most links from an item to its steps: long prompts and drafts have many steps."""
+
+
+class Asked(NamedTuple):
+    """What a span tells of an item."""
+
+    handle: str
+    round: int
+    base_length: int
+    tail_length: int
+    traceparent: str
+
+    @classmethod
+    def of(cls, item: draft_pb2.ProposeItem | verifier_pb2.VerifyItem) -> Asked:
+        """Return what is told of a round's item."""
+        return cls(item.handle, item.round, item.base_length, len(item.tail), item.traceparent)
 
 
 class ServiceTelemetry:
@@ -49,13 +65,7 @@ class ServiceTelemetry:
         """Record an item that has failed."""
         self.items[error.reason if isinstance(error, SlipstreamError) else type(error).__qualname__] += 1
 
-    def record_answer(
-        self,
-        name: str,
-        item: draft_pb2.ProposeItem | verifier_pb2.VerifyItem,
-        job: Job,
-        attributes: Mapping[str, AttributeValue],
-    ) -> None:
+    def record_answer(self, name: str, asked: Asked, job: Job, attributes: Mapping[str, AttributeValue]) -> None:
         """Record an answered item: count it, and write its span below the item's traceparent.
 
         The span has this ``name``, these ``attributes``, those of every item, and links to the
@@ -65,10 +75,10 @@ class ServiceTelemetry:
         self.items["ok"] += 1
         self.queue.observe(timing.queue)
         self.queue.fold()
-        if len(item.tail) > ROUND_TAIL:
-            self.prefix_queries += len(item.tail)
-            self.prefix_hits += len(item.tail) - job.prefilled_count
-        contexts = server_span_below(item.traceparent, name)
+        if asked.tail_length > ROUND_TAIL:
+            self.prefix_queries += asked.tail_length
+            self.prefix_hits += max(0, asked.tail_length - job.prefilled_count)
+        contexts = server_span_below(asked.traceparent, name)
         if contexts is None:
             return
         write_span(
@@ -77,10 +87,10 @@ class ServiceTelemetry:
             timing.arrived_unix_ns,
             timing.arrived_unix_ns + int(timing.total * 1e9),
             {
-                names.HANDLE: item.handle,
-                names.ROUND_NUMBER: item.round,
-                names.BASE_LENGTH: item.base_length,
-                names.TAIL_LENGTH: len(item.tail),
+                names.HANDLE: asked.handle,
+                names.ROUND_NUMBER: asked.round,
+                names.BASE_LENGTH: asked.base_length,
+                names.TAIL_LENGTH: asked.tail_length,
                 **attributes,
                 names.QUEUE_MS: timing.queue * 1e3,
                 names.FORWARD_MS: timing.forward * 1e3,

@@ -66,6 +66,10 @@ class Answer(Generic[ResultT]):
         self.push(self._refuse(error))
         self._end()
 
+    def leave(self) -> None:
+        """End without a result: the item has none, or has it elsewhere."""
+        self._end()
+
     def _end(self) -> None:
         if not self._ended:
             self._ended = True
@@ -122,15 +126,19 @@ async def answer_items(
     refuse: Callable[[ItemT, Exception], ResultT],
     pack: Callable[[list[ResultT]], ResponseT],
     draining: asyncio.Event,
+    on_last_item: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[ResponseT]:
     """Begin items in their order, as soon as they are read; yield results as they come, in batches.
 
     The stream ends when every item is answered and the caller has half-closed or the server is
-    ``draining``. A waiting item needs no task: its results are pushed from this event loop.
+    ``draining``. Then no more items are read, and ``on_last_item`` is called. A waiting item needs
+    no task: its results are pushed from this event loop.
     """
     conversation: _Conversation[ResultT] = _Conversation()
     # A separate task: a task group must not stay open while a generator is suspended.
-    answering = asyncio.create_task(_answer_all(requests, items_of, begin, refuse, conversation, draining))
+    answering = asyncio.create_task(
+        _answer_all(requests, items_of, begin, refuse, conversation, draining, on_last_item)
+    )
     answering.add_done_callback(lambda _: conversation.outbox.close())
     try:
         while batch := await conversation.outbox.batch():
@@ -148,6 +156,7 @@ async def _answer_all(
     refuse: Callable[[ItemT, Exception], ResultT],
     conversation: _Conversation[ResultT],
     draining: asyncio.Event,
+    on_last_item: Callable[[], None],
 ) -> None:
     async def follow(rest: Coroutine[Any, Any, None], answer: Answer[ResultT]) -> None:
         try:
@@ -175,6 +184,7 @@ async def _answer_all(
             await asyncio.wait([reading, drained], return_when=asyncio.FIRST_COMPLETED)
             reading.cancel()
             drained.cancel()
+            on_last_item()
             await conversation.wait_until_answered()
     except ExceptionGroup as failures:
         raise failures.exceptions[0] from None

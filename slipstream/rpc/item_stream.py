@@ -91,6 +91,12 @@ class ItemStream(Generic[ItemT, ResultT]):
             self._give_up(item.handle, next(iter(rounds)))
         self._outbox.put(item, byte_count)
 
+    def tell(self, item: ItemT) -> None:
+        """Send an item that has no result. Does nothing without a stream: what the item would
+        change has ended with it."""
+        if self._run is not None and not self._closed:
+            self._outbox.put(item, item.ByteSize())
+
     def withdraw(self, item: ItemT, sink: Sink[ResultT]) -> None:
         """Stop waiting for the results of ``item``. Does nothing after the last result."""
         if self._waiting.get(item.handle, {}).get(item.round) is sink:

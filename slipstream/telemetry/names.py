@@ -12,6 +12,7 @@ PROPOSE = "propose"
 VERIFY = "verify"
 DRAFT_SERVICE_PROPOSE = "draft_service.propose"
 VERIFIER_SERVICE_VERIFY = "verifier_service.verify"
+VERIFIER_SERVICE_RUN = "verifier_service.run"
 STEP = "step"
 
 # Attributes of a turn

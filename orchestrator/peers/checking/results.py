@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from google.rpc import status_pb2
+
 from orchestrator.peers.checking.bounds import (
     check_all_within,
     check_count,
@@ -123,22 +125,77 @@ class VerificationCheck:
         if self.logprobs is not None:
             chosen = (*self.proposal[: result.accepted_count], result.next_token)
             scored = tuple(self.tail[1:]) if self.logprobs.prompt else ()
-        self._check_logprobs("logprobs", result.logprobs, chosen)
-        self._check_logprobs("tail_logprobs", result.tail_logprobs, scored)
+        logprobs = _LogprobCheck(self.logprobs, self.vocabulary_size)
+        logprobs.check("logprobs", result.logprobs, chosen)
+        logprobs.check("tail_logprobs", result.tail_logprobs, scored)
 
     def error(self, result: verifier_pb2.VerifyResult) -> PeerError:
         """Return the error of a result that has one. PeerFaultError if a verifier cannot refuse the
         item that way."""
-        error = checked_error(result.error)
-        if error.reason in OF_THE_ITEM:
-            raise PeerFaultError("error.reason", f"must not be {error.reason} for an item that is right: {error}")
-        if self.rule.structure is None and "STRUCTURE" in error.reason:
-            raise PeerFaultError("error.reason", f"must not be {error.reason} where no structure is asked for")
-        return error
+        return _target_error(result.error, self.rule)
 
-    def _check_logprobs(self, field: str, entries: Sequence[sampling_pb2.TokenLogprobs], tokens: Sequence[int]) -> None:
+
+@dataclass(slots=True)
+class RunCheck:
+    """Checks the results of one run, in their order."""
+
+    length: int
+    """The sequence's length up to the last result."""
+    until_length: int
+    tail: Sequence[int]
+    vocabulary_size: int
+    """Number of the target's tokens."""
+    rule: SamplingRule
+    logprobs: LogprobRequest | None
+    is_first: bool = True
+
+    def check(self, result: verifier_pb2.RunResult, elapsed: float) -> None:
+        """Raise PeerFaultError if a verifier cannot give this result of a run that has begun
+        ``elapsed`` seconds ago."""
+        check_within("position", result.position, self.length, self.length)
+        known_ends = verifier_pb2.RunEnd.values()
+        if result.end not in known_ends:
+            raise PeerFaultError("end", f"must be one of {known_ends}")
+        check_count(
+            "tokens", result.tokens, self.until_length - self.length, result.end == verifier_pb2.RUN_END_UNSPECIFIED
+        )
+        check_tokens("tokens", result.tokens, self.vocabulary_size)
+        self._check_end(result)
+        check_within("prefilled_count", result.prefilled_count, 0, len(self.tail))
+        if result.tokens:
+            check_within("margin", result.margin, _LEAST_MARGIN, math.inf)
+        check_timing(result.timing, elapsed)
+        chosen = result.tokens if self.logprobs is not None else ()
+        scores_tail = self.is_first and self.logprobs is not None and self.logprobs.prompt and result.tokens
+        logprobs = _LogprobCheck(self.logprobs, self.vocabulary_size)
+        logprobs.check("logprobs", result.logprobs, chosen)
+        logprobs.check("tail_logprobs", result.tail_logprobs, self.tail[1:] if scores_tail else ())
+        self.length += len(result.tokens)
+        self.is_first = self.is_first and not result.tokens
+
+    def error(self, result: verifier_pb2.RunResult) -> PeerError:
+        """Return the error of a result that has one. PeerFaultError if a verifier cannot refuse the
+        run that way."""
+        return _target_error(result.error, self.rule)
+
+    def _check_end(self, result: verifier_pb2.RunResult) -> None:
+        if any(token in self.rule.ends for token in result.tokens[:-1]):
+            raise PeerFaultError("tokens", "must have no token after an end token")
+        ends = bool(result.tokens) and result.tokens[-1] in self.rule.ends
+        if ends != (result.end == verifier_pb2.RUN_END_TOKEN):
+            raise PeerFaultError("end", "must be TOKEN exactly after an end token")
+
+
+@dataclass(frozen=True, slots=True)
+class _LogprobCheck:
+    """Checks the log-probabilities of tokens."""
+
+    asked: LogprobRequest | None
+    vocabulary_size: int
+
+    def check(self, field: str, entries: Sequence[sampling_pb2.TokenLogprobs], tokens: Sequence[int]) -> None:
         check_count(field, entries, len(tokens), len(tokens))
-        most = 0 if self.logprobs is None else self.logprobs.top_count
+        most = 0 if self.asked is None else self.asked.top_count
         for entry, token in zip(entries, tokens, strict=True):
             if entry.token_id != token:
                 raise PeerFaultError(f"{field}.token_id", "must be the token that was chosen, or that the tail has")
@@ -146,3 +203,14 @@ class VerificationCheck:
             check_count(f"{field}.top", entry.top, most, min(most, self.vocabulary_size))
             check_tokens(f"{field}.top.token_id", [each.token_id for each in entry.top], self.vocabulary_size)
             check_all_within(f"{field}.top.logprob", [each.logprob for each in entry.top], -math.inf, _MOST_LOGPROB)
+
+
+def _target_error(status: status_pb2.Status, rule: SamplingRule) -> PeerError:
+    """Return the error that a verifier gives. PeerFaultError if it cannot refuse an item that
+    way."""
+    error = checked_error(status)
+    if error.reason in OF_THE_ITEM:
+        raise PeerFaultError("error.reason", f"must not be {error.reason} for an item that is right: {error}")
+    if rule.structure is None and "STRUCTURE" in error.reason:
+        raise PeerFaultError("error.reason", f"must not be {error.reason} where no structure is asked for")
+    return error

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from orchestrator.errors import PromptTooLongError
-from orchestrator.rounds.terms import RoundTerms
+from orchestrator.rounds.terms import LEAD, LEAD_BEFORE_STOP_STRINGS, RoundTerms
 from orchestrator.sessions.conversation.settings import ADAPTIVE, GenerationSettings
 from orchestrator.sessions.conversation.turn_limits import TurnLimits
 from orchestrator.speculation.plan import Overlap
@@ -104,7 +104,14 @@ def resolve_settings(
         include_stop=bool(settings.include_stop_in_text),
     )
     resolved = ResolvedTurn(
-        RoundTerms(rule, _speculation(settings, model), settings.logprobs), limits, bool(settings.token_origins)
+        RoundTerms(
+            rule,
+            _speculation(settings, model),
+            settings.logprobs,
+            LEAD_BEFORE_STOP_STRINGS if limits.stop_strings else LEAD,
+        ),
+        limits,
+        bool(settings.token_origins),
     )
     violations = [*_rule_violations(rule, model), *_violations(settings, resolved, prompt_length, model)]
     if violations:

@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.rpc import status_pb2 as _status_pb2
 from slipstream.v1 import sampling_pb2 as _sampling_pb2
 from slipstream.wire.v1 import model_pb2 as _model_pb2
@@ -21,6 +22,34 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _RunEnd:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RunEndEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RunEnd.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    RUN_END_UNSPECIFIED: _RunEnd.ValueType  # 0
+    """It has not ended."""
+    RUN_END_TOKEN: _RunEnd.ValueType  # 1
+    """Its last token is one of the rule's end tokens."""
+    RUN_END_UNTIL: _RunEnd.ValueType  # 2
+    """It has reached until_length."""
+    RUN_END_STOPPED: _RunEnd.ValueType  # 3
+    """A StopRun came."""
+
+class RunEnd(_RunEnd, metaclass=_RunEndEnumTypeWrapper):
+    """How a run ended."""
+
+RUN_END_UNSPECIFIED: RunEnd.ValueType  # 0
+"""It has not ended."""
+RUN_END_TOKEN: RunEnd.ValueType  # 1
+"""Its last token is one of the rule's end tokens."""
+RUN_END_UNTIL: RunEnd.ValueType  # 2
+"""It has reached until_length."""
+RUN_END_STOPPED: RunEnd.ValueType  # 3
+"""A StopRun came."""
+Global___RunEnd: _TypeAlias = RunEnd  # noqa: Y015
 
 @_typing.final
 class VerifyRequest(_message.Message):
@@ -246,3 +275,306 @@ class VerifyResult(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___VerifyResult: _TypeAlias = VerifyResult  # noqa: Y015
+
+@_typing.final
+class RunRequest(_message.Message):
+    """Items that were ready together."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ITEMS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___RunItem]:
+        """In the order in which they take effect. At most 64 MiB in all; about 4 MiB is enough."""
+
+    def __init__(
+        self,
+        *,
+        items: _abc.Iterable[Global___RunItem] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["items", b"items"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RunRequest: _TypeAlias = RunRequest  # noqa: Y015
+
+@_typing.final
+class RunItem(_message.Message):
+    """What a handle's run is to do. StartRun and CloseSequence have results; the others have none."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HANDLE_FIELD_NUMBER: _builtins.int
+    ROUND_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    GRANT_FIELD_NUMBER: _builtins.int
+    STOP_FIELD_NUMBER: _builtins.int
+    CLOSE_FIELD_NUMBER: _builtins.int
+    handle: _builtins.str
+    """Names the sequence's KV on this service, for the peer whose stream this is. The orchestrator
+    draws it.
+    """
+    round: _builtins.int
+    """Number of the request that starts the run, from the same counter as VerifyItem.round. It rises
+    with every new request on a handle, and a newer request ends an older run. Every item about a
+    run has the number of its start. A GrantTokens or StopRun of another number changes nothing.
+    """
+    @_builtins.property
+    def start(self) -> Global___StartRun:
+        """Starts the run."""
+
+    @_builtins.property
+    def grant(self) -> Global___GrantTokens:
+        """Lets it go on."""
+
+    @_builtins.property
+    def stop(self) -> Global___StopRun:
+        """Ends it."""
+
+    @_builtins.property
+    def close(self) -> _model_pb2.CloseSequence:
+        """Ends the run without a result, and closes the handle."""
+
+    def __init__(
+        self,
+        *,
+        handle: _builtins.str = ...,
+        round: _builtins.int = ...,
+        start: Global___StartRun | None = ...,
+        grant: Global___GrantTokens | None = ...,
+        stop: Global___StopRun | None = ...,
+        close: _model_pb2.CloseSequence | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "close", b"close", "grant", b"grant", "start", b"start", "stop", b"stop"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "close", b"close", "grant", b"grant", "handle", b"handle", "round", b"round", "start", b"start", "stop", b"stop"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_action: _TypeAlias = _typing.Literal["start", "grant", "stop", "close"]  # noqa: Y015
+    _WhichOneofArgType_action: _TypeAlias = _typing.Literal["action", b"action"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_action) -> _WhichOneofReturnType_action | None: ...
+
+Global___RunItem: _TypeAlias = RunItem  # noqa: Y015
+
+@_typing.final
+class StartRun(_message.Message):
+    """"Keep base_length tokens of this handle; then come the committed tokens `tail`; then continue."
+
+    The run ends after an end token of the rule, at until_length, at a stop, with an error, or with
+    its stream. It pauses at the granted length. INVALID_ARGUMENT if the rule tests ratios: then the
+    text depends on a proposal.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BASE_LENGTH_FIELD_NUMBER: _builtins.int
+    TAIL_FIELD_NUMBER: _builtins.int
+    UNTIL_LENGTH_FIELD_NUMBER: _builtins.int
+    GRANTED_LENGTH_FIELD_NUMBER: _builtins.int
+    RULE_FIELD_NUMBER: _builtins.int
+    TOP_LOGPROB_COUNT_FIELD_NUMBER: _builtins.int
+    TAIL_LOGPROBS_FIELD_NUMBER: _builtins.int
+    OPEN_FIELD_NUMBER: _builtins.int
+    TRACEPARENT_FIELD_NUMBER: _builtins.int
+    base_length: _builtins.int
+    """Tokens of the handle's cache to keep; all tokens beyond them are dropped."""
+    until_length: _builtins.int
+    """The sequence's length at which the run ends: the last token is chosen for the position before
+    it.
+    """
+    granted_length: _builtins.int
+    """The sequence's length at which the run pauses."""
+    top_logprob_count: _builtins.int
+    """Asks for log-probabilities of the tokens chosen, and of this many likeliest ones beside each,
+    from 0 to 20. Absent: none.
+    """
+    tail_logprobs: _builtins.bool
+    """Asks for log-probabilities of the tail's tokens too, from its second on. The prefix cache is
+    then not used.
+    """
+    traceparent: _builtins.str
+    """W3C trace context of the span that the run's spans belong to. Empty: not traced."""
+    @_builtins.property
+    def tail(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The committed tokens after base_length, at least one: the first choice is made at its last
+        token.
+        """
+
+    @_builtins.property
+    def rule(self) -> _rule_pb2.SamplingRule:
+        """The rule to choose by."""
+
+    @_builtins.property
+    def open(self) -> _model_pb2.OpenSequence:
+        """Opens the handle with this item, if it is not open. Absent: an unknown handle fails with
+        UNKNOWN_HANDLE.
+        """
+
+    def __init__(
+        self,
+        *,
+        base_length: _builtins.int = ...,
+        tail: _abc.Iterable[_builtins.int] | None = ...,
+        until_length: _builtins.int = ...,
+        granted_length: _builtins.int = ...,
+        rule: _rule_pb2.SamplingRule | None = ...,
+        top_logprob_count: _builtins.int | None = ...,
+        tail_logprobs: _builtins.bool = ...,
+        open: _model_pb2.OpenSequence | None = ...,
+        traceparent: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_top_logprob_count", b"_top_logprob_count", "open", b"open", "rule", b"rule", "top_logprob_count", b"top_logprob_count"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_top_logprob_count", b"_top_logprob_count", "base_length", b"base_length", "granted_length", b"granted_length", "open", b"open", "rule", b"rule", "tail", b"tail", "tail_logprobs", b"tail_logprobs", "top_logprob_count", b"top_logprob_count", "traceparent", b"traceparent", "until_length", b"until_length"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__top_logprob_count: _TypeAlias = _typing.Literal["top_logprob_count"]  # noqa: Y015
+    _WhichOneofArgType__top_logprob_count: _TypeAlias = _typing.Literal["_top_logprob_count", b"_top_logprob_count"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__top_logprob_count) -> _WhichOneofReturnType__top_logprob_count | None: ...
+
+Global___StartRun: _TypeAlias = StartRun  # noqa: Y015
+
+@_typing.final
+class GrantTokens(_message.Message):
+    """Lets a run go on to a greater length. Of several grants the greatest counts."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GRANTED_LENGTH_FIELD_NUMBER: _builtins.int
+    granted_length: _builtins.int
+    """The sequence's length at which the run pauses."""
+    def __init__(
+        self,
+        *,
+        granted_length: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["granted_length", b"granted_length"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GrantTokens: _TypeAlias = GrantTokens  # noqa: Y015
+
+@_typing.final
+class StopRun(_message.Message):
+    """Ends a run after its step. The handle stays open, and its KV stays."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StopRun: _TypeAlias = StopRun  # noqa: Y015
+
+@_typing.final
+class RunResponse(_message.Message):
+    """Results that were ready together."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESULTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___RunResult]:
+        """In the order in which they became ready. At most 4 MiB in all; about 1 MiB, unless one result
+        is larger.
+        """
+
+    def __init__(
+        self,
+        *,
+        results: _abc.Iterable[Global___RunResult] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["results", b"results"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RunResponse: _TypeAlias = RunResponse  # noqa: Y015
+
+@_typing.final
+class RunResult(_message.Message):
+    """A part of a run: tokens that were chosen since the part before it. The first token of a run comes
+    at once, later ones after about ten milliseconds at the latest, or one step.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HANDLE_FIELD_NUMBER: _builtins.int
+    ROUND_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
+    MARGIN_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    PREFILLED_COUNT_FIELD_NUMBER: _builtins.int
+    TAIL_LOGPROBS_FIELD_NUMBER: _builtins.int
+    TIMING_FIELD_NUMBER: _builtins.int
+    handle: _builtins.str
+    """As in the item."""
+    round: _builtins.int
+    """As in the item."""
+    position: _builtins.int
+    """The sequence's length before `tokens`."""
+    margin: _builtins.float
+    """The smallest lead, in perturbed logits, of a token in `tokens` over the next best. A device
+    whose arithmetic depends on the batch can only differ where this is tiny.
+    """
+    end: Global___RunEnd.ValueType
+    """Set in the run's last result."""
+    prefilled_count: _builtins.int
+    """Tail tokens that went through a forward; the rest came from the prefix cache. Set in the run's
+    first result.
+    """
+    @_builtins.property
+    def error(self) -> _status_pb2.Status:
+        """Set if the run failed; then no field below is set. Tokens that were chosen before come in
+        results before this one. Its details hold a google.rpc.ErrorInfo.
+        """
+
+    @_builtins.property
+    def tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The target's choices."""
+
+    @_builtins.property
+    def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[_sampling_pb2.TokenLogprobs]:
+        """Log-probabilities of `tokens`. Empty unless asked for."""
+
+    @_builtins.property
+    def tail_logprobs(self) -> _containers.RepeatedCompositeFieldContainer[_sampling_pb2.TokenLogprobs]:
+        """Log-probabilities of tail[1], tail[2] and so on. Set in the run's first result, if asked for."""
+
+    @_builtins.property
+    def timing(self) -> _model_pb2.ItemTiming:
+        """Times since the part before this one, or since the item arrived."""
+
+    def __init__(
+        self,
+        *,
+        handle: _builtins.str = ...,
+        round: _builtins.int = ...,
+        error: _status_pb2.Status | None = ...,
+        position: _builtins.int = ...,
+        tokens: _abc.Iterable[_builtins.int] | None = ...,
+        logprobs: _abc.Iterable[_sampling_pb2.TokenLogprobs] | None = ...,
+        margin: _builtins.float = ...,
+        end: Global___RunEnd.ValueType = ...,
+        prefilled_count: _builtins.int = ...,
+        tail_logprobs: _abc.Iterable[_sampling_pb2.TokenLogprobs] | None = ...,
+        timing: _model_pb2.ItemTiming | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "timing", b"timing"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "error", b"error", "handle", b"handle", "logprobs", b"logprobs", "margin", b"margin", "position", b"position", "prefilled_count", b"prefilled_count", "round", b"round", "tail_logprobs", b"tail_logprobs", "timing", b"timing", "tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RunResult: _TypeAlias = RunResult  # noqa: Y015

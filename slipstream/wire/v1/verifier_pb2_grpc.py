@@ -41,6 +41,11 @@ class VerifierServiceStub:
                 request_serializer=slipstream_dot_wire_dot_v1_dot_verifier__pb2.VerifyRequest.SerializeToString,
                 response_deserializer=slipstream_dot_wire_dot_v1_dot_verifier__pb2.VerifyResponse.FromString,
                 _registered_method=True)
+        self.Run = channel.stream_stream(
+                '/slipstream.wire.v1.VerifierService/Run',
+                request_serializer=slipstream_dot_wire_dot_v1_dot_verifier__pb2.RunRequest.SerializeToString,
+                response_deserializer=slipstream_dot_wire_dot_v1_dot_verifier__pb2.RunResponse.FromString,
+                _registered_method=True)
 
 
 class VerifierServiceServicer:
@@ -56,6 +61,15 @@ class VerifierServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Run(self, request_iterator, context):
+        """One stream carries the runs of many sequences. In a run the service chooses token after token
+        without being asked for each. Losing the stream ends its runs, and nothing is lost: a new run
+        states the position again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_VerifierServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -63,6 +77,11 @@ def add_VerifierServiceServicer_to_server(servicer, server):
                     servicer.Verify,
                     request_deserializer=slipstream_dot_wire_dot_v1_dot_verifier__pb2.VerifyRequest.FromString,
                     response_serializer=slipstream_dot_wire_dot_v1_dot_verifier__pb2.VerifyResponse.SerializeToString,
+            ),
+            'Run': grpc.stream_stream_rpc_method_handler(
+                    servicer.Run,
+                    request_deserializer=slipstream_dot_wire_dot_v1_dot_verifier__pb2.RunRequest.FromString,
+                    response_serializer=slipstream_dot_wire_dot_v1_dot_verifier__pb2.RunResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -94,6 +113,33 @@ class VerifierService:
             '/slipstream.wire.v1.VerifierService/Verify',
             slipstream_dot_wire_dot_v1_dot_verifier__pb2.VerifyRequest.SerializeToString,
             slipstream_dot_wire_dot_v1_dot_verifier__pb2.VerifyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Run(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/slipstream.wire.v1.VerifierService/Run',
+            slipstream_dot_wire_dot_v1_dot_verifier__pb2.RunRequest.SerializeToString,
+            slipstream_dot_wire_dot_v1_dot_verifier__pb2.RunResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -39,6 +39,11 @@ class VerifierServiceStub:
     """One stream carries the rounds of many sequences. Results come as they are ready, in any order.
     An item's error is in its result, never the stream's end; losing the stream loses nothing.
     """
+    Run: _grpc.StreamStreamMultiCallable[_verifier_pb2.RunRequest, _verifier_pb2.RunResponse]
+    """One stream carries the runs of many sequences. In a run the service chooses token after token
+    without being asked for each. Losing the stream ends its runs, and nothing is lost: a new run
+    states the position again.
+    """
 
 @_typing.type_check_only
 class VerifierServiceAsyncStub(VerifierServiceStub):
@@ -50,6 +55,11 @@ class VerifierServiceAsyncStub(VerifierServiceStub):
     Verify: _aio.StreamStreamMultiCallable[_verifier_pb2.VerifyRequest, _verifier_pb2.VerifyResponse]  # type: ignore[assignment]
     """One stream carries the rounds of many sequences. Results come as they are ready, in any order.
     An item's error is in its result, never the stream's end; losing the stream loses nothing.
+    """
+    Run: _aio.StreamStreamMultiCallable[_verifier_pb2.RunRequest, _verifier_pb2.RunResponse]  # type: ignore[assignment]
+    """One stream carries the runs of many sequences. In a run the service chooses token after token
+    without being asked for each. Losing the stream ends its runs, and nothing is lost: a new run
+    states the position again.
     """
 
 class VerifierServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -65,6 +75,17 @@ class VerifierServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_verifier_pb2.VerifyResponse], _abc.AsyncIterator[_verifier_pb2.VerifyResponse]]:
         """One stream carries the rounds of many sequences. Results come as they are ready, in any order.
         An item's error is in its result, never the stream's end; losing the stream loses nothing.
+        """
+
+    @_abc_1.abstractmethod
+    def Run(
+        self,
+        request_iterator: _MaybeAsyncIterator[_verifier_pb2.RunRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_verifier_pb2.RunResponse], _abc.AsyncIterator[_verifier_pb2.RunResponse]]:
+        """One stream carries the runs of many sequences. In a run the service chooses token after token
+        without being asked for each. Losing the stream ends its runs, and nothing is lost: a new run
+        states the position again.
         """
 
 def add_VerifierServiceServicer_to_server(servicer: VerifierServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

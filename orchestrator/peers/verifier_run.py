@@ -1,0 +1,202 @@
+"""One run of a verifier, as the orchestrator sees it: a receiver of its parts."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from orchestrator.peers.checking.faults import PeerFaultError
+from orchestrator.peers.checking.results import RunCheck
+from orchestrator.peers.exchange import PeerTiming, timing_of
+from slipstream.rpc.sampling_wire import logprobs_of
+from slipstream.rpc.status import PeerError, StreamLostError
+from slipstream.sampling.outcome import TokenLogprobs
+from slipstream.wire.v1 import verifier_pb2
+
+
+class Part(NamedTuple):
+    """What a run has chosen since the part before."""
+
+    tokens: tuple[int, ...]
+    timing: PeerTiming
+    prefilled_count: int
+    logprobs: tuple[TokenLogprobs, ...]
+    tail_logprobs: tuple[TokenLogprobs, ...]
+    margin: float
+
+
+class Limits(NamedTuple):
+    """How far a run goes, as lengths of its sequence."""
+
+    until_length: int
+    """The length at which it ends."""
+    lead: int
+    """Tokens that it may be ahead of what was taken."""
+
+
+class RunSide(Protocol):
+    """The verifier as one of its runs sees it."""
+
+    address: str
+
+    def tell(self, item: verifier_pb2.RunItem) -> None:
+        """Send an item that has no result."""
+
+    def withdraw(self, run: VerifierRun) -> None:
+        """Stop waiting for a run's results."""
+
+    def owe(self, token_count: int) -> None:
+        """Count tokens that the verifier owes."""
+
+    def settle(self, token_count: int) -> None:
+        """Count them no more."""
+
+    def record_verification(self) -> None:
+        """Record that the verifier makes progress."""
+
+    def note_fault(self, fault: PeerFaultError) -> None:
+        """Count an answer that no verifier can give."""
+
+
+class VerifierRun:
+    """A run from its start on. The verifier owes tokens while its grant is not used up."""
+
+    def __init__(
+        self, side: RunSide, item: verifier_pb2.RunItem, check: RunCheck, limits: Limits, on_open: Callable[[], None]
+    ) -> None:
+        """``item`` starts the run; the caller sends it. ``on_open`` is called with the first part:
+        the handle is open."""
+        self.item = item
+        self.length = check.length
+        """The sequence's length up to the last part that was taken."""
+        self.has_ended = False
+        """True if no more parts come."""
+        self._side, self._check, self._limits, self._on_open = side, check, limits, on_open
+        self._granted = item.start.granted_length
+        self._parts: list[Part] = []
+        self._arrived = asyncio.Event()
+        self._error: PeerError | None = None
+        self._started = self._last = time.monotonic()
+        self._owed = 0
+        self._owe(len(item.start.tail))
+
+    @property
+    def goes_on(self) -> bool:
+        """True if `part` may still return something."""
+        return bool(self._parts) or not self.has_ended or self._error is not None
+
+    def receive(self, result: verifier_pb2.RunResult) -> bool:
+        """Keep a part. Returns True if it is the last."""
+        try:
+            is_last = self._take(result)
+        except PeerError as error:
+            if isinstance(error, PeerFaultError):
+                self._side.note_fault(error)
+                self._tell_to_stop()
+            self.fail(error)
+            return True
+        self._side.record_verification()
+        self._owe(0 if is_last or self._check.length >= self._granted else 1)
+        self.has_ended = is_last
+        self._arrived.set()
+        return is_last
+
+    def fail(self, error: PeerError) -> None:
+        """End with an error, after the parts that have arrived."""
+        self.has_ended = True
+        self._error = self._error or error
+        self._owe(0)
+        self._arrived.set()
+
+    async def part(self) -> Part:
+        """Return what has arrived since the last call, once there is something, and grant more.
+        PeerError if the run has ended, with an error or without."""
+        while not self._parts:
+            if self.has_ended:
+                error, self._error = self._error, None
+                raise error or StreamLostError("the verifier has ended the run")
+            self._arrived.clear()
+            await self._arrived.wait()
+        parts, self._parts = self._parts, []
+        part = parts[0] if len(parts) == 1 else _merged(parts)
+        self.length += len(part.tokens)
+        self._grant()
+        return part
+
+    def stop(self) -> None:
+        """End the run; its KV stays. What still comes of it is dropped."""
+        if not self.has_ended:
+            self.has_ended = True
+            self._tell_to_stop()
+            self._side.withdraw(self)
+            self._owe(0)
+
+    def _take(self, result: verifier_pb2.RunResult) -> bool:
+        now = time.monotonic()
+        if result.HasField("error"):
+            raise self._check.error(result)
+        self._check.check(result, now - self._started)
+        self._on_open()
+        if result.tokens:
+            timing = timing_of(result.timing, now - self._last)
+            self._last = now
+            self._parts.append(
+                Part(
+                    tokens=tuple(result.tokens),
+                    timing=timing,
+                    prefilled_count=result.prefilled_count,
+                    logprobs=tuple(map(logprobs_of, result.logprobs)),
+                    tail_logprobs=tuple(map(logprobs_of, result.tail_logprobs)),
+                    margin=result.margin,
+                )
+            )
+        return result.end != verifier_pb2.RUN_END_UNSPECIFIED
+
+    def _grant(self) -> None:
+        """Grant more once half of the lead is used up."""
+        granted = min(self._limits.until_length, self.length + self._limits.lead)
+        if self.has_ended or granted == self._granted or self.length + self._limits.lead // 2 < self._granted:
+            return
+        self._granted = granted
+        self._tell(grant=verifier_pb2.GrantTokens(granted_length=granted))
+        self._owe(1)
+
+    def _tell_to_stop(self) -> None:
+        self._tell(stop=verifier_pb2.StopRun())
+
+    def _tell(self, *, grant: verifier_pb2.GrantTokens | None = None, stop: verifier_pb2.StopRun | None = None) -> None:
+        self._side.tell(verifier_pb2.RunItem(handle=self.item.handle, round=self.item.round, grant=grant, stop=stop))
+
+    def _owe(self, token_count: int) -> None:
+        """State how many tokens the verifier owes by now."""
+        owed, self._owed = self._owed, token_count
+        if token_count == owed:
+            return
+        if token_count:
+            self._side.owe(token_count)
+        if owed:
+            self._side.settle(owed)
+
+
+def _merged(parts: list[Part]) -> Part:
+    """Return consecutive parts as one."""
+    timings = [part.timing for part in parts]
+    return Part(
+        tokens=tuple(token for part in parts for token in part.tokens),
+        timing=PeerTiming(
+            queue=sum(timing.queue for timing in timings),
+            forward=sum(timing.forward for timing in timings),
+            total=sum(timing.total for timing in timings),
+            round_trip=sum(timing.round_trip for timing in timings),
+            forward_count=sum(timing.forward_count for timing in timings),
+            step_token_count=timings[-1].step_token_count,
+            prefill=sum(timing.prefill for timing in timings),
+        ),
+        prefilled_count=parts[0].prefilled_count,
+        logprobs=tuple(entry for part in parts for entry in part.logprobs),
+        tail_logprobs=parts[0].tail_logprobs,
+        margin=min((part.margin for part in parts), default=math.inf),
+    )

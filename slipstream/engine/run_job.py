@@ -1,0 +1,195 @@
+"""A run: a job that chooses token after token without being asked for each.
+
+::
+
+    start --> the tail is read --> a step, a step .. --> an end token, until_length, or a stop
+                                    |            ^
+                      granted_length|            | a grant
+                                    v            |
+                                    paused: the engine has no job
+
+A run has its own copy of all its tokens. So it can go on after its sequence has lost its pages.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections import deque
+from enum import Enum
+from typing import NamedTuple
+
+from slipstream.engine.job import Job, JobTiming, Statement
+from slipstream.engine.sequence import Sequence, SequenceCache
+from slipstream.sampling.outcome import LogprobRequest
+from slipstream.sampling.row import Choice
+from slipstream.sampling.rule import SamplingRule
+
+PART_SECONDS = 0.01
+"""Seconds for which chosen tokens wait until they are told, and the longest multi-step run of a
+target. Telling takes as long as a step of a small model."""
+
+
+class RunEnd(Enum):
+    """The reason for which a run has ended."""
+
+    TOKEN = "token"
+    """Its last token is one of the rule's end tokens."""
+    UNTIL = "until"
+    """It has reached its length."""
+    STOPPED = "stopped"
+    """It was stopped."""
+
+
+class RunLimits(NamedTuple):
+    """Lengths of a run's sequence, the last chosen token included."""
+
+    until_length: int
+    """The length at which the run ends."""
+    granted_length: int
+    """The length at which it pauses."""
+
+
+class RunPart(NamedTuple):
+    """The choices of a run since the part before."""
+
+    position: int
+    """The sequence's length before the first of them."""
+    choices: list[Choice]
+    timing: JobTiming
+    """Times since the part before, or since the job was submitted."""
+
+
+class _Told(NamedTuple):
+    """Sums of a job's timing up to its last part."""
+
+    at: float
+    forward: float = 0.0
+    forward_count: int = 0
+    prefill: float = 0.0
+
+
+class RunJob(Job):
+    """Job that chooses tokens up to its granted length, and tells them in parts.
+
+    The model thread advances it and makes parts. The event loop takes them, grants and stops.
+    """
+
+    comes_back = False
+
+    def __init__(
+        self,
+        sequence: Sequence,
+        statement: Statement,
+        rule: SamplingRule,
+        limits: RunLimits,
+        logprobs: LogprobRequest | None = None,
+    ) -> None:
+        super().__init__(
+            sequence, statement, (), rule, wanted=1, length_limit=limits.until_length - 1, logprobs=logprobs
+        )
+        self.until_length, self.granted_length = limits
+        self._end: RunEnd | None = None
+        self.parts: deque[RunPart] = deque()
+        """Parts that the event loop has not taken yet."""
+        self.withdrawn = False
+        self.tokens: array[int] = array("q")
+        """All tokens of the sequence, the last choice included. Set when the job begins."""
+        self.read_count = 0
+        """Tail tokens that went through a forward before the first choice."""
+        self._tail_count = len(statement.tail)
+        self._choices_to_tell: list[Choice] = []
+        self._told = _Told(self.timing.arrived)
+        self._is_told = False
+        """True once a part was made."""
+        self._has_begun_choosing = False
+        self._takes_several = rule.structure is None and logprobs is None and not rule.draws_ratios
+
+    @property
+    def only_chooses(self) -> bool:
+        """False: it may go on for long, so it is never computed on the event loop."""
+        return False
+
+    @property
+    def length(self) -> int:
+        """The sequence's length, the last choice included."""
+        return self.committed_length
+
+    @property
+    def end(self) -> RunEnd | None:
+        """The reason for which the run has ended; None while it goes on or is paused."""
+        return self._end or (RunEnd.STOPPED if self.withdrawn else None)
+
+    @property
+    def is_paused(self) -> bool:
+        """True if the run may not choose another token before it gets a grant."""
+        return self.end is None and self.length >= self.granted_length
+
+    @property
+    def may_restart(self) -> bool:
+        """True if the run can go on after the loss of its pages.
+
+        It cannot if a part of its tail is read and log-probabilities of the tail are asked for.
+        """
+        return self._has_begun_choosing or self._logprobs is None or not self._logprobs.prompt
+
+    def grant(self, granted_length: int) -> None:
+        """Let the run go on to a length. Of several grants the greatest counts."""
+        self.granted_length = max(self.granted_length, granted_length)
+
+    def stop(self) -> None:
+        """End the run after the current step."""
+        self.withdrawn = True
+
+    def begin(self, cache: SequenceCache, context_length: int, vocabulary_size: int) -> None:
+        super().begin(cache, context_length, vocabulary_size)
+        if not self.tokens:
+            self.tokens = self.sequence.tokens[: self.statement.base_length]
+            self.tokens.extend(self.statement.tail)
+
+    def begin_again(self) -> None:
+        if self.tokens:
+            self.statement = Statement(0, self.tokens[:])
+            self.pending = [*self.tokens]
+        self._told = self._told._replace(at=time.monotonic())
+
+    def advance(self, choices: list[Choice]) -> bool:
+        choice = choices[0]
+        if choice.fault is not None:
+            raise choice.fault
+        if not self._has_begun_choosing:
+            self._has_begun_choosing = True
+            self.read_count = min(self.prefilled_count, self._tail_count)  # it may have begun twice
+        self.tokens.append(choice.token)
+        self._choices_to_tell.append(choice)
+        self.committed_length += 1
+        self.pending = [choice.token]
+        if choice.token in self.rule.ends:
+            self._end = RunEnd.TOKEN
+        elif self.length >= self.until_length:
+            self._end = RunEnd.UNTIL
+        if self._takes_several:
+            self.steps_left = min(self.until_length, self.granted_length) - self.length
+        return self.end is not None or self.is_paused
+
+    def make_part(self, prefill_total: float, *, is_over: bool = False) -> bool:
+        if not self._choices_to_tell:
+            return False
+        now, timing, told = time.monotonic(), self.timing, self._told
+        may_wait = self._is_told and not is_over and now - told.at < PART_SECONDS
+        if may_wait and not (self.is_paused or self.end is not None):
+            return False
+        choices, self._choices_to_tell = self._choices_to_tell, []
+        forward = timing.forward - told.forward
+        own = JobTiming(
+            arrived=told.at,
+            started=max(told.at, now - forward),
+            forward=forward,
+            forward_count=timing.forward_count - told.forward_count,
+            step_token_count=timing.step_token_count,
+            prefill=prefill_total - (told.prefill if self._is_told else self.prefill_at_arrival),
+            finished=now,
+        )
+        self._told, self._is_told = _Told(now, timing.forward, timing.forward_count, prefill_total), True
+        self.parts.append(RunPart(self.length - len(choices), choices, own))
+        return True

@@ -1,0 +1,215 @@
+"""The runs of one stream: items that start, grant and stop them, and the results of their parts.
+
+Wire types and the engine host meet here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from slipstream.engine.host import EngineHost
+from slipstream.engine.job import Job, JobTiming, Statement
+from slipstream.engine.run_job import RunEnd, RunJob, RunLimits, RunPart
+from slipstream.engine.sequence import Sequence
+from slipstream.errors import FieldViolation, InvalidFieldsError
+from slipstream.hosting.handles import PeerHandles
+from slipstream.hosting.model_service import set_timing
+from slipstream.hosting.service_telemetry import Asked, ServiceTelemetry
+from slipstream.rpc.item_answers import Answer
+from slipstream.rpc.sampling_wire import logprobs_message, rule_of
+from slipstream.rpc.status import status_of
+from slipstream.sampling.outcome import MAX_TOP_LOGPROB_COUNT, LogprobRequest
+from slipstream.telemetry import names
+from slipstream.wire.v1 import verifier_pb2
+
+_ENDS = {
+    None: verifier_pb2.RUN_END_UNSPECIFIED,
+    RunEnd.TOKEN: verifier_pb2.RUN_END_TOKEN,
+    RunEnd.UNTIL: verifier_pb2.RUN_END_UNTIL,
+    RunEnd.STOPPED: verifier_pb2.RUN_END_STOPPED,
+}
+
+
+class StreamRuns:
+    """The runs that one stream has started. They end with it."""
+
+    def __init__(self, host: EngineHost[Any], handles: PeerHandles, telemetry: ServiceTelemetry) -> None:
+        self._host = host
+        self._handles = handles
+        self._telemetry = telemetry
+        self._running: dict[tuple[str, int], None] = {}
+        """Handle's name and round of each run that has not ended."""
+
+    def begin(
+        self, item: verifier_pb2.RunItem, answer: Answer[verifier_pb2.RunResult]
+    ) -> Coroutine[Any, Any, None] | None:
+        """Do what an item says. Raises what `PeerHandles.open_handle` and `EngineHost.run_round`
+        raise, and InvalidFieldsError."""
+        action = item.WhichOneof("action")
+        if action == "start":
+            return self._start(item, answer)
+        if action == "close":
+            self._handles.close_handle(item.handle)
+            answer.finish(verifier_pb2.RunResult(handle=item.handle, round=item.round))
+            return None
+        name = self._handles.name_of(item.handle)
+        if action == "grant":
+            self._host.grant(name, item.round, item.grant.granted_length)
+        elif action == "stop":
+            self._host.stop_run(name, item.round)
+        else:
+            raise InvalidFieldsError([FieldViolation("action", "must be start, grant, stop or close")])
+        answer.leave()
+        return None
+
+    def refuse(self, item: verifier_pb2.RunItem, error: Exception) -> verifier_pb2.RunResult:
+        """Return the last result of an item that has failed."""
+        self._telemetry.record_failure(error)
+        return verifier_pb2.RunResult(handle=item.handle, round=item.round, error=status_of(error))
+
+    def stop_all(self) -> None:
+        """End all runs: the stream has ended, or no more items of it are read."""
+        for name, number in [*self._running]:
+            self._host.stop_run(name, number)
+
+    def _start(
+        self, item: verifier_pb2.RunItem, answer: Answer[verifier_pb2.RunResult]
+    ) -> Coroutine[Any, Any, None] | None:
+        start = item.start
+        if violations := [*_violations(start)]:
+            raise InvalidFieldsError(violations)
+        name = self._handles.open_handle(item.handle, start)
+        rule = rule_of(start.rule, self._host.engine.model.vocabulary_size)
+        if rule.draws_ratios:
+            raise InvalidFieldsError([FieldViolation("rule.acceptance", "must not be RATIO: a run has no proposal")])
+        statement = Statement(start.base_length, tuple(start.tail))
+        limits = RunLimits(start.until_length, start.granted_length)
+        logprobs = _logprob_request(start)
+        key = name, item.round
+
+        def make_job(sequence: Sequence) -> RunJob:
+            job = RunJob(sequence, statement, rule, limits, logprobs)
+            job.label = start.traceparent
+            return job
+
+        listener = _RunListener(item, answer, self._telemetry, lambda: self._running.pop(key, None))
+        begun = self._host.run_round(
+            name, item.round, rule, make_job, listener, content=(statement, limits, logprobs, rule)
+        )
+        self._running.setdefault(key)
+        return None if begun is None else self._begun(begun, key)
+
+    async def _begun(self, begun: Coroutine[Any, Any, None], key: tuple[str, int]) -> None:
+        """Wait until a run's structure is compiled."""
+        try:
+            await begun
+        except BaseException:
+            self._running.pop(key, None)
+            raise
+
+
+@dataclass(eq=False, slots=True)
+class _RunListener:
+    """Sends the results of one run."""
+
+    item: verifier_pb2.RunItem
+    answer: Answer[verifier_pb2.RunResult]
+    telemetry: ServiceTelemetry
+    forget: Callable[[], None]
+    _is_first: bool = field(default=True)
+
+    def parts_done(self, jobs: list[Job]) -> None:
+        """Send what the run has chosen since the last time."""
+        for job in jobs:
+            assert isinstance(job, RunJob)
+            if job.parts:
+                self.answer.push(self._result(job, None))
+
+    def done(self, job: RunJob) -> None:
+        """Send the last result."""
+        self.forget()
+        start = self.item.start
+        asked = Asked(self.item.handle, self.item.round, start.base_length, len(start.tail), start.traceparent)
+        self.telemetry.record_answer(
+            names.VERIFIER_SERVICE_RUN,
+            asked,
+            job,
+            {names.COMMITTED_COUNT: job.length - asked.base_length - asked.tail_length},
+        )
+        self.answer.finish(self._result(job, job.end))
+
+    def failed(self, error: Exception) -> None:
+        """Send the error as the last result."""
+        self.forget()
+        self.answer.fail(error)
+
+    def repeated(self) -> None:
+        """Send nothing: the run's first listener does."""
+        self.answer.leave()
+
+    def _result(self, job: RunJob, end: RunEnd | None) -> verifier_pb2.RunResult:
+        """Return all parts that wait as one result."""
+        parts = [job.parts.popleft() for _ in range(len(job.parts))]
+        choices = [choice for part in parts for choice in part.choices]
+        result = verifier_pb2.RunResult(
+            handle=self.item.handle,
+            round=self.item.round,
+            position=parts[0].position if parts else job.length,
+            tokens=[choice.token for choice in choices],
+            logprobs=[logprobs_message(choice.logprobs) for choice in choices if choice.logprobs is not None],
+            margin=min((choice.margin for choice in choices), default=math.inf),
+            end=_ENDS[end],
+        )
+        set_timing(result.timing, _sum(parts))
+        if self._is_first and choices:
+            self._is_first = False
+            result.prefilled_count = job.read_count
+            result.tail_logprobs.extend(map(logprobs_message, job.tail_logprobs))
+        return result
+
+
+def _sum(parts: list[RunPart]) -> JobTiming:
+    """Return the times of consecutive parts together."""
+    if len(parts) == 1:
+        return parts[0].timing
+    if not parts:
+        timing = JobTiming()
+        timing.finished = timing.started = timing.arrived
+        return timing
+    timings = [part.timing for part in parts]
+    forward = sum(timing.forward for timing in timings)
+    return JobTiming(
+        arrived=timings[0].arrived,
+        started=max(timings[0].arrived, timings[-1].finished - forward),
+        forward=forward,
+        forward_count=sum(timing.forward_count for timing in timings),
+        step_token_count=timings[-1].step_token_count,
+        prefill=sum(timing.prefill for timing in timings),
+        finished=timings[-1].finished,
+    )
+
+
+def _violations(start: verifier_pb2.StartRun) -> Iterator[FieldViolation]:
+    """Yield what is wrong with an item by itself."""
+    committed = start.base_length + len(start.tail)
+    if start.until_length <= committed:
+        yield FieldViolation(
+            "until_length", f"must be above the committed length {committed}, but is {start.until_length}"
+        )
+    if start.granted_length <= committed:
+        yield FieldViolation(
+            "granted_length", f"must be above the committed length {committed}, but is {start.granted_length}"
+        )
+    if not 0 <= start.top_logprob_count <= MAX_TOP_LOGPROB_COUNT:
+        yield FieldViolation(
+            "top_logprob_count", f"must be from 0 to {MAX_TOP_LOGPROB_COUNT}, but is {start.top_logprob_count}"
+        )
+
+
+def _logprob_request(start: verifier_pb2.StartRun) -> LogprobRequest | None:
+    if not start.HasField("top_logprob_count") and not start.tail_logprobs:
+        return None
+    return LogprobRequest(start.top_logprob_count, start.tail_logprobs)
