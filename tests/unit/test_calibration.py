@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import pytest
 
@@ -49,12 +50,38 @@ def test_a_zero_that_was_stated_is_no_fault() -> None:
     assert judged(0, 0, 5000).factor(DRAFT) < float("inf")
 
 
-def test_survivals_of_a_candidate_are_the_corrected_products() -> None:
-    hint = Hint(0, (1, 2, 3), (0.8, 0.64, 0.512), Source.DRAFT, 1)
-    candidate = Candidate(hint, hint.tokens[1:], (0.8, 0.8))
-    assert Calibration().survivals(candidate, 64) == pytest.approx([0.8, 0.64])
-    assert Calibration().survivals(candidate, 1) == pytest.approx([0.8])
+def candidate(odds: Sequence[float], source_id: int = 1) -> Candidate:
+    hint = Hint(0, tuple(range(len(odds))), (0.5,) * len(odds), Source.DRAFT, source_id)
+    return Candidate(hint, hint.tokens, tuple(odds))
+
+
+def best(calibration: Calibration, candidates: Sequence[Candidate], limit: int = 64) -> tuple[Candidate, list[float]]:
+    found = calibration.best(candidates, limit)
+    assert found is not None
+    return found
+
+
+def test_the_best_candidate_is_the_one_expected_to_bring_most() -> None:
+    short, long, again = candidate([0.9]), candidate([0.8, 0.8], 2), candidate([0.8, 0.8], 3)
+    calibration = Calibration()
+    assert best(calibration, [short, long])[0] is long
+    assert best(calibration, [short, long])[1] == pytest.approx([0.8, 0.64])
+    assert best(calibration, [short, long], limit=1)[0] is short
+    assert best(calibration, [short, long, again])[0] is long
+    for _ in range(64):
+        calibration.judge((Source.DRAFT, 2), 0.8, False)
+    assert best(calibration, [short, long])[0] is short
+
+
+def test_no_candidate_is_best_if_none_is_worth_a_thought() -> None:
+    assert Calibration().best([], 64) is None
+    assert Calibration().best([candidate([0.001])], 64) is None
+    assert Calibration().best([candidate([0.9])], 0) is None
+
+
+def test_survivals_are_corrected_products() -> None:
     assert survivals([1.0, 1.0], 2.0) == [1.0, 1.0]
+    assert survivals([0.8, 0.8], 0.5) == pytest.approx([0.4, 0.16])
     assert survivals([0.5, 0.001, 1.0], 1.0) == [0.5]
 
 

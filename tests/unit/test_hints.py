@@ -26,7 +26,9 @@ class Oracle:
         self.hints: list[Hint] = []
         self.chosen: list[int] = []
 
-    def add(self, new: Hint) -> None:
+    def add(self, new: Hint) -> bool:
+        if not self.rest(new) and new.start <= len(self.chosen):
+            return False
         for old in self.hints:
             if old.source is new.source and self.covers(new, old):
                 self.hints.remove(old)
@@ -34,6 +36,13 @@ class Oracle:
         self.hints.append(new)
         while len(self.hints) > MOST_HINTS or sum(len(h.tokens) for h in self.hints) > MOST_KEPT_TOKENS:
             self.hints.pop(0)
+        return True
+
+    def rest(self, one: Hint) -> tuple[int, ...]:
+        """What a hint says after the chosen tokens; nothing if it contradicts them."""
+        common = min(len(one.tokens), len(self.chosen) - one.start)
+        is_equal = list(one.tokens[:common]) == self.chosen[one.start : one.start + common]
+        return one.tokens[common:] if is_equal else ()
 
     def covers(self, new: Hint, old: Hint) -> bool:
         """The new hint says all that the old one still says."""
@@ -44,18 +53,8 @@ class Oracle:
 
     def candidates(self) -> list[tuple[int, ...]]:
         length = len(self.chosen)
-        kept, found = [], []
-        for one in self.hints:
-            passed = length - one.start
-            if passed < 0:
-                kept.append(one)
-                continue
-            common = min(len(one.tokens), passed)
-            if list(one.tokens[:common]) != self.chosen[one.start : one.start + common]:
-                continue
-            if one.tokens[common:]:
-                kept.append(one)
-                found.append(one.tokens[common:])
+        kept = [one for one in self.hints if one.start > length or self.rest(one)]
+        found = [self.rest(one) for one in kept if one.start <= length]
         self.hints = kept
         return found[::-1]
 
@@ -99,22 +98,21 @@ def test_candidates_are_those_of_the_oracle(seed: int, script: list[tuple[object
                 assert isinstance(source, Source)
                 sent.append(hint(start, tokens, source=source))
             new = sent[-1 - int(str(action[1])) % len(sent)] if action[0] == "again" else sent[-1]
-            box.add(new)
-            oracle.add(new)
+            assert box.add(new, oracle.chosen) == oracle.add(new)
         assert [candidate.tokens for candidate in box.candidates(oracle.chosen)] == oracle.candidates()
         assert len(box) == len(oracle.hints) <= MOST_HINTS
 
 
 def test_the_rest_of_a_hint_that_the_run_has_passed_still_counts() -> None:
     box = HintBox()
-    box.add(hint(2, [3, 4, 5]))
+    box.add(hint(2, [3, 4, 5]), [1, 2])
     assert box.candidates([1, 2, 3])[0].tokens == (4, 5)
     assert box.candidates([1, 2, 3])[0].odds == pytest.approx((0.8, 0.8))
 
 
 def test_a_hint_for_later_is_kept_until_the_run_reaches_it() -> None:
     box = HintBox()
-    box.add(hint(4, [5, 6]))
+    box.add(hint(4, [5, 6]), [1, 2])
     assert not box.candidates([1, 2])
     assert box.candidates([1, 2, 3, 4])[0].tokens == (5, 6)
 
@@ -122,32 +120,41 @@ def test_a_hint_for_later_is_kept_until_the_run_reaches_it() -> None:
 def test_an_equal_hint_and_a_longer_one_replace_it() -> None:
     box = HintBox()
     for tokens in ([3, 4], [3, 4], [3, 4, 5]):
-        box.add(hint(2, tokens))
+        box.add(hint(2, tokens), [1, 2])
     assert len(box) == 1
     box.candidates([1, 2, 3])
-    box.add(hint(3, [4, 5, 6]))
+    box.add(hint(3, [4, 5, 6]), [1, 2, 3])
     assert [candidate.tokens for candidate in box.candidates([1, 2, 3])] == [(4, 5, 6)]
 
 
 def test_another_makers_equal_hint_replaces_nothing() -> None:
     box = HintBox()
-    box.add(hint(2, [3, 4]))
-    box.add(hint(2, [3, 4], source=Source.NGRAM))
+    box.add(hint(2, [3, 4]), [1, 2])
+    box.add(hint(2, [3, 4], source=Source.NGRAM), [1, 2])
     assert len(box) == 2
 
 
 def test_the_newest_hints_stay() -> None:
     box = HintBox()
     for token in range(6):
-        box.add(hint(2, [token]))
+        box.add(hint(2, [token]), [1, 2])
     assert [candidate.tokens for candidate in box.candidates([1, 2])] == [(5,), (4,), (3,), (2,)]
+
+
+def test_a_hint_that_contradicts_the_text_pushes_out_none() -> None:
+    box = HintBox()
+    for token in range(4):
+        box.add(hint(2, [token]), [1, 2])
+    assert not box.add(hint(1, [9, 9]), [1, 2])
+    assert not box.add(hint(0, [1, 2]), [1, 2])
+    assert len(box.candidates([1, 2])) == 4
 
 
 def judged(box_hints: Sequence[Hint], chosen: Sequence[int], lengths: Sequence[int]) -> list[tuple[float, bool]]:
     seen: list[tuple[Maker, float, bool]] = []
     box = HintBox(lambda *outcome: seen.append(outcome))
     for one in box_hints:
-        box.add(one)
+        box.add(one, chosen[: lengths[0]])
     for length in lengths:
         box.candidates(chosen[:length])
     return [(round(odds, 6), is_right) for _, odds, is_right in seen]
@@ -172,7 +179,7 @@ def test_a_stale_line_is_judged_wrong_only_once() -> None:
     seen: list[tuple[Maker, float, bool]] = []
     box = HintBox(lambda *outcome: seen.append(outcome))
     for length in (3, 4, 5):
-        box.add(hint(2, [3, 4, 5, 6][: length - 1], seen=2))
+        box.add(hint(2, [3, 4, 5, 6][: length - 1], seen=2), chosen[:length])
         box.candidates(chosen[:length])
     assert [is_right for _, _, is_right in seen] == [False]
 

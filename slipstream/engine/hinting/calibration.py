@@ -66,10 +66,18 @@ class Calibration:
         sums = self._sums.get((maker, temperature_class))
         return sums.right / sums.count if sums is not None else 1.0
 
-    def survivals(self, candidate: Candidate, limit: int, temperature_class: int = 0) -> list[float]:
-        """Return the odds that a token of a candidate and all before it are right, for its first
-        ``limit`` tokens, as far as they are worth a thought."""
-        return survivals(candidate.odds[:limit], self.factor(candidate.hint.maker, temperature_class))
+    def best(
+        self, candidates: Sequence[Candidate], limit: int, temperature_class: int = 0
+    ) -> tuple[Candidate, list[float]] | None:
+        """Return the candidate whose first ``limit`` tokens are expected to bring most, the first
+        of equals, and the corrected survivals of its tokens; None if there is none."""
+        best: tuple[Candidate, list[float]] | None = None
+        most = 0.0
+        for candidate in candidates:
+            products = survivals(candidate.odds[:limit], self.factor(candidate.hint.maker, temperature_class))
+            if (expected := sum(products)) > most:
+                best, most = (candidate, products), expected
+        return best
 
 
 def survivals(odds: Sequence[float], factor: float) -> list[float]:

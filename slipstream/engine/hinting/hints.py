@@ -14,10 +14,10 @@ from enum import Enum
 MOST_TOKENS = 64
 """Most tokens of a hint."""
 
-MOST_HINTS = 4
+MOST_HINTS = 8
 """Hints that a run keeps."""
 
-MOST_KEPT_TOKENS = 256
+MOST_KEPT_TOKENS = 512
 """Tokens that a run keeps in hints."""
 
 
@@ -113,18 +113,21 @@ class HintBox:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def add(self, hint: Hint) -> None:
-        """Keep a hint. The oldest give way. A hint that continues or repeats a kept one of the same
-        maker replaces it."""
+    def add(self, hint: Hint, chosen: Sequence[int]) -> bool:
+        """Keep a hint, unless it contradicts the chosen tokens or is used up; return whether it is
+        kept. A hint that continues or repeats a kept one of the same maker replaces it. The oldest
+        give way if there are too many."""
         kept = _Kept(hint, stated_odds(hint.survivals), hint.start)
+        if not self._agrees(kept, chosen):
+            return False
         for other in self._kept:
             if _continues(hint, other):
-                kept.checked = max(kept.checked, other.checked)
                 self._kept.remove(other)
                 break
         self._kept.append(kept)
         while len(self._kept) > MOST_HINTS or sum([len(k.hint.tokens) for k in self._kept]) > MOST_KEPT_TOKENS:
             del self._kept[0]
+        return True
 
     def candidates(self, chosen: Sequence[int]) -> list[Candidate]:
         """Return what the hints say about the tokens after ``chosen``, the newest first. Hints that
