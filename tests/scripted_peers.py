@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from orchestrator.peers.draft_peer import ProposeSink
 from orchestrator.peers.exchange import PeerTiming, Verification
 from orchestrator.peers.model_info import ModelInfo
 from orchestrator.peers.sequence import PeerSequence, Position
+from orchestrator.peers.verifier_run import Part
 from orchestrator.peers.verifiers import Verifiers
 from orchestrator.rounds.drafting import DraftSide
 from orchestrator.rounds.drafts import Drafts
@@ -106,8 +108,35 @@ class Verifier:
             raise PeerError(Code.UNAVAILABLE, "STREAM_LOST", "")
         return Verification(len(proposal), 7, 1, next(self.timings), (), ())
 
+    def start_run(self, sequence: PeerSequence, terms: Any, position: Position, *rest: Any) -> ScriptedRun:
+        self.positions.append(position)
+        self.asked.set()
+        self.run = ScriptedRun(self, position)
+        return self.run
+
     def close_sequence(self, sequence: PeerSequence) -> None:
         pass
+
+
+class ScriptedRun:
+    """A run whose parts have one token each, and come once the verifier may answer."""
+
+    def __init__(self, verifier: Verifier, position: Position) -> None:
+        self.length = position.base_length + len(position.tail)
+        self.goes_on = True
+        self.is_stopped = False
+        self._verifier = verifier
+
+    async def part(self) -> Part:
+        await self._verifier.may_answer.wait()
+        if self._verifier.is_away:
+            self.goes_on = False
+            raise PeerError(Code.UNAVAILABLE, "STREAM_LOST", "")
+        self.length += 1
+        return Part((7,), next(self._verifier.timings), 1, (), (), math.inf)
+
+    def stop(self) -> None:
+        self.is_stopped = True
 
 
 def side_of(draft: Draft, pair: PairKnowledge) -> DraftSide:

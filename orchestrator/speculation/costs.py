@@ -317,6 +317,14 @@ class VerifyCosts(Kept):
         self._own.observe(own, regime, share)
         self._in_step.observe(max(own, in_step), regime, share)
 
+    def observe_steps(self, in_step: int, seconds: float, regime: Regime, share: float = 1.0) -> None:
+        """Steps of a run, one token of it and ``in_step`` in all, which took so many seconds each.
+        Nothing lies between them."""
+        token_count = -(-in_step // self._row_multiple) * self._row_multiple
+        self._curves(regime)[0].observe(token_count, seconds, share)
+        self._own.observe(1, regime, share)
+        self._in_step.observe(in_step, regime, share)
+
     def doubt(self, regime: Regime) -> None:
         """No round of a regime has been run for long: what is known of such may be out of date."""
         self._curves(regime)[0].doubt()

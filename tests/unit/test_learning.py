@@ -27,6 +27,8 @@ from slipstream.sampling.rule import Acceptance, SamplingRule
 from tests.scripted_peers import TIMING, Draft, Verifier, new_note, rounds_over
 
 OFF = RoundTerms(SamplingRule(), SpeculationSettings(0))
+PLAIN_ROUNDS = RoundTerms(SamplingRule(temperature=1.0, acceptance=Acceptance.RATIO), SpeculationSettings(0))
+"""Plain decoding round by round: a verifier continues no text that the ratio test chooses."""
 SYNCHRONOUS = RoundTerms(SamplingRule(), SpeculationSettings(2, Overlap.NONE))
 ENUMERATED = RoundTerms(SamplingRule(), SpeculationSettings(2, Overlap.ENUMERATE))
 AHEAD = RoundTerms(SamplingRule(), SpeculationSettings(2, Overlap.RUN_AHEAD))
@@ -104,8 +106,8 @@ async def test_an_answer_of_the_draft_is_booked_as_the_round_that_asked() -> Non
     rounds = rounds_over(draft, Answering())
     first, second = begun(rounds, "first"), begun(rounds, "second")
     rounds.pair.begin_round(2)
-    await rounds.run(first, [1, 2, 3], OFF, 100, new_note())
-    await rounds.run(second, [1, 2, 3], OFF, 100, new_note())
+    await rounds.run(first, [1, 2, 3], PLAIN_ROUNDS, 100, new_note())
+    await rounds.run(second, [1, 2, 3], PLAIN_ROUNDS, 100, new_note())
     enumerated = running(rounds, first, ENUMERATED, [1, 2, 3])
     await until_asked(draft)
     synchronous = running(rounds, second, SYNCHRONOUS, [1, 2, 3])  # the latest round is another one's
@@ -121,9 +123,9 @@ async def test_an_answer_of_the_draft_is_booked_as_the_round_that_asked() -> Non
 async def test_a_round_is_booked_under_the_load_that_it_began_with() -> None:
     verifier = Verifier()
     rounds = rounds_over(Draft(), verifier)
-    alone = running(rounds, begun(rounds, "alone"), OFF, [1, 2, 3])
+    alone = running(rounds, begun(rounds, "alone"), PLAIN_ROUNDS, [1, 2, 3])
     await until_asked(verifier)
-    others = [running(rounds, begun(rounds, str(index)), OFF, [1, 2, 3]) for index in range(20)]
+    others = [running(rounds, begun(rounds, str(index)), PLAIN_ROUNDS, [1, 2, 3]) for index in range(20)]
     await until_asked(verifier)
     waits = [0.5] + 20 * [0.1]
     verifier.timings = iter([TIMING._replace(round_trip=TIMING.forward + wait) for wait in waits])
@@ -141,11 +143,21 @@ async def test_a_verification_beside_prompts_shows_a_step_but_neither_a_share_no
     crowded = PeerTiming(0.050, 0.050, 0.100, 0.102, step_token_count=400, prefill=0.090)
     for timing in (usual, crowded):
         verifier.timings = itertools.repeat(timing)
-        await rounds.run(session, [1, 2, 3], OFF, 100, new_note())
+        await rounds.run(session, [1, 2, 3], PLAIN_ROUNDS, 100, new_note())
     costs, regime = rounds.pair.verifiers["here"].costs, rounds.pair.regime(None)
     assert costs.share(regime) == 8
     assert costs.around.at(regime) == pytest.approx(0.002)
     assert costs.alone.at(400) > 0.03
+
+
+async def test_a_run_shows_what_its_steps_take() -> None:
+    verifier = Answering(timing=PeerTiming(0.0, 0.060, 0.060, 0.062, forward_count=3, step_token_count=8))
+    rounds = rounds_over(Draft(), verifier)
+    await rounds.run(begun(rounds, "s"), [1, 2, 3], OFF, 100, new_note())
+    costs, regime = rounds.pair.verifiers["here"].costs, rounds.pair.regime(None)
+    assert costs.alone.at(8) == pytest.approx(0.020)
+    assert costs.share(regime) == 8
+    assert not costs.around.count, "nothing lies between the steps of a run"
 
 
 async def test_a_draft_that_is_still_busy_does_not_rest() -> None:
@@ -255,7 +267,7 @@ async def test_each_verifiers_times_are_its_own_and_its_sessions_alone_share_its
     rounds = rounds_over(Draft(), quick, slow)
     sessions = [begun(rounds, name) for name in "ab"]
     for session in sessions:
-        await rounds.run(session, [1, 2, 3], OFF, 100, new_note())
+        await rounds.run(session, [1, 2, 3], PLAIN_ROUNDS, 100, new_note())
     known, pair = rounds.pair.verifiers, rounds.pair
     assert known["quick"].costs.at(1, known["quick"].regime(None)) == pytest.approx(0.01)
     assert known["slow"].costs.at(1, known["slow"].regime(None)) == pytest.approx(0.10)
@@ -270,10 +282,10 @@ async def test_a_session_that_moves_counts_where_it_lives() -> None:
     gone.may_answer.set()
     rounds = rounds_over(Draft(), gone, other)
     session, tokens = begun(rounds, "s"), [1, 2, 3]
-    tokens += (await rounds.run(session, tokens, OFF, 100, new_note())).tokens
+    tokens += (await rounds.run(session, tokens, PLAIN_ROUNDS, 100, new_note())).tokens
     known = rounds.pair.verifiers
     assert known["other"].costs.alone.known and not known["gone"].costs.alone.known
-    tokens += (await rounds.run(session, tokens, OFF, 100, new_note())).tokens
+    tokens += (await rounds.run(session, tokens, PLAIN_ROUNDS, 100, new_note())).tokens
     assert (known["gone"].budget.session_count, known["other"].budget.session_count) == (0, 1)
     rounds.end_turn(session, tokens, 2)
     assert rounds.pair.running_count == 0
@@ -293,7 +305,7 @@ async def test_what_the_draft_did_in_the_last_turn_is_no_part_of_the_next() -> N
     draft.sinks[0].finish(TIMING)
     draft.sinks[1].fail(PeerError(Code.INTERNAL, "BROKEN", ""))
     rounds.begin_turn(session, len(tokens), recompute=False)
-    result = await rounds.run(session, tokens, OFF, 100, new_note())
+    result = await rounds.run(session, tokens, PLAIN_ROUNDS, 100, new_note())
     assert result.drafted == [] and not result.draft_failed
 
 
