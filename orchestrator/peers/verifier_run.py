@@ -18,7 +18,7 @@ from slipstream.wire.v1 import verifier_pb2
 
 
 class Part(NamedTuple):
-    """What a run has chosen since the part before."""
+    """Tokens that a run has chosen since the part before."""
 
     tokens: tuple[int, ...]
     timing: PeerTiming
@@ -29,10 +29,10 @@ class Part(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """How far a run goes, as lengths of its sequence."""
+    """Bounds of a run."""
 
     until_length: int
-    """The length at which it ends."""
+    """The sequence's length at which it ends."""
     lead: int
     """Tokens that it may be ahead of what was taken."""
 

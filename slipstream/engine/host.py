@@ -128,7 +128,7 @@ class _Round(Generic[JobT]):
 
 @dataclass(slots=True)
 class _Early:
-    """What a run was told before its structure was compiled."""
+    """Grants and stops that came before a run's structure was compiled."""
 
     granted_length: int = 0
     is_stopped: bool = False

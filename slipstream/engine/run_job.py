@@ -34,11 +34,11 @@ class RunEnd(Enum):
     """The reason for which a run has ended."""
 
     TOKEN = "token"
-    """Its last token is one of the rule's end tokens."""
+    """The last token is one of the rule's end tokens."""
     UNTIL = "until"
-    """It has reached its length."""
+    """The run has reached its length."""
     STOPPED = "stopped"
-    """It was stopped."""
+    """The run was stopped."""
 
 
 class RunLimits(NamedTuple):

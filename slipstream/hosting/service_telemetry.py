@@ -23,7 +23,7 @@ _MOST_LINKS = 16
 
 
 class Asked(NamedTuple):
-    """What a span tells of an item."""
+    """Fields of an item that its span shows."""
 
     handle: str
     round: int
