@@ -136,18 +136,19 @@ def test_another_makers_equal_hint_replaces_nothing() -> None:
 
 def test_the_newest_hints_stay() -> None:
     box = HintBox()
-    for token in range(6):
+    for token in range(MOST_HINTS + 2):
         box.add(hint(2, [token]), [1, 2])
-    assert [candidate.tokens for candidate in box.candidates([1, 2])] == [(5,), (4,), (3,), (2,)]
+    newest_first = [(token,) for token in range(MOST_HINTS + 1, 1, -1)]
+    assert [candidate.tokens for candidate in box.candidates([1, 2])] == newest_first
 
 
 def test_a_hint_that_contradicts_the_text_pushes_out_none() -> None:
     box = HintBox()
-    for token in range(4):
+    for token in range(MOST_HINTS):
         box.add(hint(2, [token]), [1, 2])
     assert not box.add(hint(1, [9, 9]), [1, 2])
     assert not box.add(hint(0, [1, 2]), [1, 2])
-    assert len(box.candidates([1, 2])) == 4
+    assert len(box.candidates([1, 2])) == MOST_HINTS
 
 
 def judged(box_hints: Sequence[Hint], chosen: Sequence[int], lengths: Sequence[int]) -> list[tuple[float, bool]]:
