@@ -276,7 +276,7 @@ def test_which_ends_a_malformed_config_in_one_line(
 ) -> None:
     directory = tiny_models.save(tiny_models.build(family, hidden_size=128), tmp_path)
     change(directory, **changes)
-    ours = {"page_size": 16, "multi_step": False, "threads": 1}
+    ours = {"page_size": 16, "single_rows": False, "threads": 1}
     how = ours if engine is load_compiled_checkpoint else {"device": "cpu"}
     with pytest.raises(UnsupportedModelError) as refused:
         engine(str(directory), dtype="float32", **how)

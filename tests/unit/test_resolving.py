@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.errors import PromptTooLongError
-from orchestrator.rounds.terms import RoundTerms
+from orchestrator.rounds.terms import LEAD_BEFORE_STOP_STRINGS, RoundTerms
 from orchestrator.sessions.conversation.resolving import ModelLimits, ResolvedTurn, resolve_settings
 from orchestrator.sessions.conversation.settings import ADAPTIVE, GenerationSettings
 from orchestrator.sessions.conversation.turn_limits import TurnLimits
@@ -116,7 +116,7 @@ def test_every_setting_reaches_what_the_turn_is_run_under() -> None:
     speculation = SpeculationSettings(3, Overlap.NONE, Source.NGRAM)
     resolved = resolve_settings(settings, 10, LIMITS)
     assert resolved == ResolvedTurn(
-        RoundTerms(rule, speculation, LogprobRequest(2, prompt=True)),
+        RoundTerms(rule, speculation, LogprobRequest(2, prompt=True), LEAD_BEFORE_STOP_STRINGS),
         TurnLimits(21, 100, ("x", "yz"), (8, 11), include_stop=True),
     )
     assert resolved.wants_prompt_logprobs
