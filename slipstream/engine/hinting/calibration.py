@@ -26,17 +26,15 @@ work of choosing; a step's price is mostly higher."""
 
 _MOST_MAKERS = 256
 
-_DECAY = 1 - 1 / MEMORY
-
 
 @dataclass(slots=True)
 class _Sums:
     """Decayed sums over tokens: how many were right, how many were promised, and how many there
     were."""
 
-    right: float = PRIOR
-    promised: float = PRIOR
-    count: float = PRIOR
+    right: float
+    promised: float
+    count: float
 
 
 class Calibration:
@@ -48,11 +46,12 @@ class Calibration:
     def judge(self, maker: Maker, odds: float, is_right: bool, temperature_class: int = 0) -> None:
         """Record that the target chose at a token's position: the token or another."""
         key = maker, temperature_class
-        sums = self._sums.pop(key, None) or _Sums()
+        sums = self._sums.pop(key, None) or _Sums(PRIOR, PRIOR, PRIOR)
         self._sums[key] = sums
-        sums.right = sums.right * _DECAY + is_right
-        sums.promised = sums.promised * _DECAY + odds
-        sums.count = sums.count * _DECAY + 1
+        decay = 1 - 1 / MEMORY
+        sums.right = sums.right * decay + is_right
+        sums.promised = sums.promised * decay + odds
+        sums.count = sums.count * decay + 1
         if len(self._sums) > _MOST_MAKERS:
             del self._sums[next(iter(self._sums))]
 

@@ -3,6 +3,11 @@
 A run holds while the tokens that the next hints are expected to add exceed the tokens that it
 would make in the time until the first step that could hold them. The price is the same as for
 verifying a row: the tokens a second that the run makes now.
+
+It pays where draft and verifier share processors, because the draft's work makes the target's steps
+longer anyway. Where each has its own, the same hint comes during the next step. A run that waits
+for it gains nothing in the simulation, and without branches it loses up to a tenth. So the caller
+lets runs hold only on shared processors and for fixed lengths.
 """
 
 from __future__ import annotations
