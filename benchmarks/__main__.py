@@ -128,6 +128,12 @@ CASES: dict[str, Case] = {
         "",
         "--count 40 --lessons 40",
     ),
+    "hint-simulation": Case(
+        "hints and plain decoding, simulated; each of their numbers doubled and halved",
+        "hint_simulation",
+        "",
+        "--tokens 200 --seeds 1 --varied-seeds 0",
+    ),
     "network": Case(
         "a big node and a link, simulated",
         "network",

@@ -1,0 +1,156 @@
+"""Plain decoding and hints, simulated: round trips, sessions, wrong drafts, shared processors.
+
+The second table doubles and halves each number that decides about hints. Figures are means over
+seeds; the simulation takes no real time, so they are the same on every machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import pkgutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from statistics import mean, stdev
+
+from rich.progress import Progress
+from rich.table import Table
+
+from benchmarks.report import Report, add_output
+from benchmarks.simulated_hints import Scenario, simulate
+from slipstream.engine import hinting
+
+NUMBERS = (
+    "MOST_HINTS",
+    "MOST_KEPT_TOKENS",
+    "MOST_TOKENS",
+    "MOST_LINES",
+    "LEAST_SURVIVAL",
+    "PROBE_SHARE",
+    "MEMORY",
+    "PRIOR",
+    "RECENT_STEPS",
+    "_LEAST_STEPS",
+    "_LEAST_CHANGE",
+    "STEPS_OF_PACE",
+    "SLACK",
+    "PROMISES_OF_TRUST",
+    "_RECENT_DELAYS",
+)
+"""Numbers that a person chose."""
+
+NEVER = 10**9
+SMALL = replace(Scenario(), verify=0.0025, verify_row=0.0006, draft=0.0005, draft_row=0.0003, is_shared=True)
+"""A small pair whose draft shares two cores with it."""
+
+
+@contextmanager
+def changed(name: str, factor: float) -> Iterator[None]:
+    """Multiply a number wherever it is used."""
+    modules = [
+        importlib.import_module(f"{hinting.__name__}.{found.name}") for found in pkgutil.iter_modules(hinting.__path__)
+    ]
+    users = [module for module in modules if hasattr(module, name)]
+    value = getattr(users[0], name)
+    new = max(1, round(value * factor)) if isinstance(value, int) else value * factor
+    try:
+        for module in users:
+            setattr(module, name, new)
+        yield
+    finally:
+        for module in users:
+            setattr(module, name, value)
+
+
+def rates(scenario: Scenario, seeds: int) -> list[float]:
+    """Return the tokens a second for each seed."""
+    return [simulate(replace(scenario, seed=seed + 1)).tokens_per_second for seed in range(seeds)]
+
+
+def scenarios(tokens: int) -> dict[str, Scenario]:
+    """Return the scenarios of the first table. Their plain decoding is that without hints."""
+    one = Scenario(token_count=tokens)
+    informed = replace(one, spread=0.19)
+    many = {
+        f"{count} chats, {trip} ms": replace(one, sessions=count, round_trip=trip / 1000, token_count=tokens // 3)
+        for count in (8, 32)
+        for trip in (0, 10, 80)
+    }
+    return {
+        **{f"1 chat, {trip} ms": replace(one, round_trip=trip / 1000) for trip in (0, 10, 80)},
+        **{
+            f"the same, no branches, {trip} ms": replace(one, round_trip=trip / 1000, has_branches=False)
+            for trip in (0, 10, 80)
+        },
+        **{f"the same, odds .99 or .61, {trip} ms": replace(informed, round_trip=trip / 1000) for trip in (0, 10, 80)},
+        **many,
+        "never right": replace(one, right_from=NEVER),
+        "never right, says .99": replace(one, right_from=NEVER, stated=0.99),
+        "never right, 32 chats": replace(one, sessions=32, right_from=NEVER, token_count=tokens // 3),
+        "shared processors": replace(one, is_shared=True),
+        "the same, no holding": replace(one, is_shared=True, holds=False),
+        "shared, never right": replace(one, is_shared=True, right_from=NEVER),
+        "small pair, shared": replace(SMALL, token_count=tokens),
+        "the same, acceptance .97": replace(SMALL, token_count=tokens, acceptance=0.97),
+        "the same, never right": replace(SMALL, token_count=tokens, right_from=NEVER),
+        "stairs of 8 rows": replace(one, row_multiple=8, verify_row=0.001),
+        "8 chats, a fifth of the steps slow": replace(one, sessions=8, token_count=tokens // 3, slow_share=0.2),
+        "right after half": replace(one, right_from=tokens // 2),
+    }
+
+
+VARIED = (
+    "1 chat, 0 ms",
+    "1 chat, 80 ms",
+    "8 chats, 10 ms",
+    "shared processors",
+    "shared, never right",
+    "small pair, shared",
+    "8 chats, a fifth of the steps slow",
+    "right after half",
+)
+"""Scenarios of the second table."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.hint_simulation", description=__doc__)
+    parser.add_argument("--tokens", type=int, default=1000, help="tokens of a session")
+    parser.add_argument("--seeds", type=int, default=6, help="seeds of the first table")
+    parser.add_argument("--varied-seeds", type=int, default=3, help="seeds of the second table; 0 leaves it out")
+    add_output(parser)
+    options = parser.parse_args(arguments)
+    report = Report("hint-simulation", __doc__ or "", options.output)
+    known = scenarios(options.tokens)
+    table = Table(title="acceptance .8; verification 25 ms + 0.2 per row, draft 3 ms + 0.05 per further row; tokens/s")
+    for column in ("scenario", "plain", "hints", "standard error", "hints / plain"):
+        table.add_column(column, justify="left" if column == "scenario" else "right")
+    with Progress(console=report.console) as progress:
+        for name, scenario in progress.track(known.items(), description="scenarios"):
+            plain = mean(rates(replace(scenario, is_hinted=False), 1))
+            hinted = rates(scenario, options.seeds)
+            error = stdev(hinted) / len(hinted) ** 0.5 if len(hinted) > 1 else 0.0
+            table.add_row(name, f"{plain:.1f}", f"{mean(hinted):.1f}", f"{error:.1f}", f"{mean(hinted) / plain:.3f}")
+    report.show(table)
+    if options.varied_seeds:
+        report.show(_varied(report, known, options.varied_seeds))
+
+
+def _varied(report: Report, known: dict[str, Scenario], seeds: int) -> Table:
+    table = Table(title="each number halved and doubled: change of tokens/s in percent")
+    table.add_column("number")
+    for name in VARIED:
+        table.add_column(name, justify="right")
+    usual = {name: mean(rates(known[name], seeds)) for name in VARIED}
+    with Progress(console=report.console) as progress:
+        for number in progress.track(NUMBERS, description="numbers"):
+            for label, factor in (("halved", 0.5), ("doubled", 2.0)):
+                with changed(number, factor):
+                    found = [mean(rates(known[name], seeds)) / usual[name] for name in VARIED]
+                table.add_row(f"{number} {label}", *[f"{100 * (ratio - 1):+.1f}" for ratio in found])
+    return table
+
+
+if __name__ == "__main__":
+    main()
