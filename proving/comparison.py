@@ -57,11 +57,13 @@ class Verdict:
         return not self.total.differences and not self.complaints and all(row.struck for row in self.by_disturbance)
 
 
-def first_difference(prompt: int, turn: int, reference: Reference, served: Generated) -> Difference | None:
-    """Compare one turn's token ids and the bits of its log-probabilities."""
+def first_difference(
+    prompt: int, turn: int, reference: Reference, served: Generated, *, scored: bool = True
+) -> Difference | None:
+    """Compare one turn's token ids, and the bits of its log-probabilities if it is ``scored``."""
     tokens = reference.tokens[turn] != served.tokens[turn]
     logprobs = reference.logprobs[turn].view(np.int32) != served.logprobs[turn].view(np.int32)
-    differing = (tokens | logprobs).nonzero()[0]
+    differing = (tokens | (logprobs & scored)).nonzero()[0]
     if not differing.size:
         return None
     position = int(differing[0])
@@ -86,7 +88,7 @@ def compare(cells: Sequence[Cell], disturbances: Sequence[Disturbance], store: R
         for index, (turn, met) in enumerate(cell.met()):
             names = (f"{cell.dtype}, temperature {turn.temperature:g}", cell.pair)
             touched = [total, *(conditions.setdefault(name, Row(name)) for name in names), *(rows[d.name] for d in met)]
-            difference = first_difference(turn.prompt, index, reference, served)
+            difference = first_difference(turn.prompt, index, reference, served, scored=all(d.scored for d in met))
             for row in touched:
                 row.prompt_count += 1
                 row.token_count += reference.tokens.shape[1]

@@ -16,16 +16,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from google.rpc import error_details_pb2
+import grpc
 
 from proving.pairs import COMPILED, CUDA, GGUF, TORCH
-from proving.proxy import Fault
+from proving.proxy import Fault, RunItem
+from proving.run_faults import Delayed, GrantLost, HandlesForgotten, Paused, RunFault, Strike, Twice
 from proving.system import Setup, System
 from slipstream.client import Client, PeerError, Result, Settings
-from slipstream.reasons import Reason
+from slipstream.wire.v1 import model_pb2, model_pb2_grpc
 
 VOCABULARY_SIZE = 4096
 LONGEST_DRAFT = 8
+_LOOK_SECONDS = 0.2
+"""Seconds between two looks at a verifier's counters."""
 
 
 class Scope(enum.Enum):
@@ -64,9 +67,6 @@ class Wave:
         return not self.over.is_set()
 
 
-Strike = Callable[[int], None]
-
-
 class Disturbance:
     """One disturbance. The defaults do nothing."""
 
@@ -82,6 +82,12 @@ class Disturbance:
     """True if the disturbance means nothing to a turn without speculation."""
     disables_draft = False
     """True if a turn that meets the disturbance has no speculation."""
+    is_run = False
+    """For TURN: True if the verifier continues by itself under the disturbance."""
+    needs_run = False
+    """True if the disturbance means nothing to a WAVE without runs, or to a TURN that is none."""
+    scored = True
+    """False if a turn that meets the disturbance brings no log-probabilities."""
     everywhere = False
     """For WAVE: True if it meets every wave that it fits."""
     portions = 1
@@ -131,7 +137,7 @@ class Disturbance:
 
 
 class DraftLength(Disturbance):
-    """A fixed number of draft tokens a round. 0 is plain decoding."""
+    """A fixed number of draft tokens a round. 0 is plain decoding, by runs of the verifier."""
 
     scope = Scope.TURN
     group = "draft length"
@@ -141,7 +147,7 @@ class DraftLength(Disturbance):
         """``weight``: frequency beside the other lengths."""
         self.length = length
         self.weight = weight
-        self.disables_draft = not length
+        self.disables_draft = self.is_run = not length
         self.name = f"{length} draft token{'s' * (length > 1)} a round" if length else "speculation off"
 
     def settings(self, settings: Settings) -> Settings:
@@ -149,6 +155,23 @@ class DraftLength(Disturbance):
 
     def strikes_in(self, result: Result) -> int:
         return result.draft_count if self.length else result.round_count - result.draft_count
+
+
+class SeveralSteps(Disturbance):
+    """A run brings no log-probabilities. So the verifier takes several steps in one call, and only
+    the token ids are compared."""
+
+    name = "no log-probabilities: several steps in one call"
+    scope = Scope.TURN
+    unit = "tokens told together with others"
+    needs_run = True
+    scored = False
+
+    def settings(self, settings: Settings) -> Settings:
+        return replace(settings, top_logprob_count=None)
+
+    def strikes_in(self, result: Result) -> int:
+        return max(0, result.generated_token_count - result.round_count)
 
 
 class Overlapped(Disturbance):
@@ -398,13 +421,14 @@ class TooFewPages(Disturbance):
         wanted = round(self.share * setup.session_count * setup.common_length)
         return replace(setup, kv_token_count=max(wanted, setup.longest_length + LONGEST_DRAFT + 2 * setup.page_size))
 
-    def verifier_fault(self, wave: Wave, index: int, strike: Strike) -> Fault:
-        class Watch(Fault):
-            def results(self, results: list[Any]) -> tuple[list[Any], list[Any]]:
-                strike(sum(_reason(result) in (Reason.SEQUENCE_TOO_SHORT, Reason.OUT_OF_PAGES) for result in results))
-                return results, []
-
-        return Watch()
+    def during(self, wave: Wave, strike: Strike) -> None:
+        # A run's loss has no result of its own: the verifier reads the run's tokens again.
+        seen = _preempted_count(wave.system)
+        while not wave.over.wait(_LOOK_SECONDS):
+            count = _preempted_count(wave.system)
+            if count is not None:
+                strike(max(0, count - (seen or 0)))
+                seen = count
 
 
 class RoundsTwice(Disturbance):
@@ -482,6 +506,23 @@ class _Twice(Fault):
             self._wave.complain(f"round {first.round} was answered twice and not alike: {first} and {second}")
 
 
+class RunsDisturbed(Disturbance):
+    """The proxy disturbs the messages about runs."""
+
+    scope = Scope.WAVE
+    proxied = True
+    needs_run = True
+
+    def __init__(
+        self, name: str, unit: str, fault: type[RunFault], group: str | None = None, conflicts: tuple[str, ...] = ()
+    ) -> None:
+        self.name, self.unit, self.group, self.conflicts = name, unit, group, conflicts
+        self._fault = fault
+
+    def verifier_fault(self, wave: Wave, index: int, strike: Strike) -> Fault:
+        return self._fault(wave.rng, strike)
+
+
 class RulesForgotten(Disturbance):
     """Items name a rule that the service was never told, as if it had forgotten the turn's rule. It
     has to be stated again."""
@@ -522,6 +563,7 @@ class StreamsDropped(Disturbance):
         self.role = role
         self.name = f"{role}'s stream dropped"
         self.needs_draft = role == "draft"
+        self.needs_run = role == "verifier"
 
     def verifier_fault(self, wave: Wave, index: int, strike: Strike) -> Fault | None:
         return _Drop(wave, strike) if self.role == "verifier" else None
@@ -531,18 +573,19 @@ class StreamsDropped(Disturbance):
 
 
 class _Drop(Fault):
-    """Ends the stream soon after its start, and then every hundred messages or two."""
+    """Ends the stream soon after its start, and then every hundred messages or two. A stream of
+    runs, which has few messages, ends every ten."""
 
     def __init__(self, wave: Wave, strike: Strike) -> None:
         self._wave = wave
         self._strike = strike
-        self._left = wave.rng.randint(3, 15)
+        self._left = {has_runs: wave.rng.randint(3, 15) for has_runs in (False, True)}
 
-    def breaks(self) -> bool:
-        self._left -= 1
-        if self._left:
+    def breaks(self, *, has_runs: bool) -> bool:
+        self._left[has_runs] -= 1
+        if self._left[has_runs]:
             return False
-        self._left = self._wave.rng.randint(60, 240)
+        self._left[has_runs] = self._wave.rng.randint(*((3, 20) if has_runs else (60, 240)))
         self._strike(1)
         return True
 
@@ -644,6 +687,7 @@ class OrchestratorKilled(Disturbance):
     name = "orchestrator killed and restarted"
     unit = "kills"
     scope = Scope.WAVE
+    needs_run = True
 
     def during(self, wave: Wave, strike: Strike) -> None:
         for share in _moments(wave):
@@ -662,6 +706,7 @@ class VerifierKilled(Disturbance):
     name = "verifier killed and restarted"
     unit = "kills"
     scope = Scope.WAVE
+    needs_run = True
     conflicts = ("sessions moved to a second verifier",)
 
     def during(self, wave: Wave, strike: Strike) -> None:
@@ -707,6 +752,10 @@ class SecondVerifier(Disturbance):
                         self._take_seat(item.tail)
                 return items
 
+            def run_items(self, items: list[RunItem]) -> list[RunItem]:
+                self.items([item.start for item in items if item.HasField("start")])
+                return items
+
             def _take_seat(self, tokens: Sequence[int]) -> None:
                 for turn, prompt in list(wave.in_flight.items()):
                     if len(tokens) >= len(prompt) and list(tokens[: len(prompt)]) == list(prompt):
@@ -717,17 +766,22 @@ class SecondVerifier(Disturbance):
         return Watch()
 
 
+def _preempted_count(system: System) -> int | None:
+    """Return the number of sequences that have lost pages on the only verifier; None while it is
+    away."""
+    try:
+        with system.connect("verifier 0") as channel:
+            stub = model_pb2_grpc.ModelServiceStub(channel)
+            return stub.GetLoad(model_pb2.GetLoadRequest(), timeout=_LOOK_SECONDS).load.preempted_count
+    except grpc.RpcError:
+        return None
+
+
 def _moments(wave: Wave) -> list[float]:
     """Return the moments to strike a service, as shares of the wave's tokens: about one for each
     set of sessions."""
     count = max(1, round(wave.token_count / (16 * 128)))
     return [(index + wave.rng.uniform(0.2, 0.6)) / count for index in range(count)]
-
-
-def _reason(result: Any) -> str:
-    """Return the reason of a result's error; empty without one."""
-    info = error_details_pb2.ErrorInfo()
-    return next((info.reason for detail in result.error.details if detail.Unpack(info)), "")
 
 
 def _alike(first: Any, second: Any) -> bool:
@@ -763,6 +817,7 @@ ALL: tuple[Disturbance, ...] = (
     Overlapped("draft runs ahead", "run_ahead", 8),
     Adaptive(),
     Ngrams(),
+    SeveralSteps(),
     ReaderLost(),
     OneSession(),
     ManySessions(),
@@ -776,6 +831,12 @@ ALL: tuple[Disturbance, ...] = (
     ColdCache(),
     TooFewPages(),
     RoundsTwice(),
+    RunsDisturbed("messages of runs delayed", "delays", Delayed),
+    RunsDisturbed("starts, grants and stops sent twice", "items doubled", Twice),
+    RunsDisturbed("runs granted a few tokens at a time", "pauses", Paused, "grants"),
+    # Others that go on would hide the silence.
+    RunsDisturbed("grants of a run lost", "runs", GrantLost, "grants", ("other sessions cancelled in mid-turn",)),
+    RunsDisturbed("handles forgotten in mid-run", "handles", HandlesForgotten),
     RulesForgotten(),
     StreamsDropped("verifier"),
     StreamsDropped("draft"),

@@ -1,8 +1,8 @@
 """A proxy between the orchestrator and a service, which changes the traffic as the current
 disturbances ask.
 
-Other messages pass unchanged. It understands only the two item streams; every other call (the
-model, health, the tokenizer) passes as bytes.
+Other messages pass unchanged. It understands only the streams of items and of runs; every other
+call (the model, health, the tokenizer) passes as bytes.
 """
 
 from __future__ import annotations
@@ -27,9 +27,13 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 Context = grpc.aio.ServicerContext[Any, Any]
 Ask = Callable[[list[Any]], Awaitable[None]]
+RunItem = verifier_pb2.RunItem
+RunResult = verifier_pb2.RunResult
 
+RUNS = "/slipstream.wire.v1.VerifierService/Run"
 ITEM_STREAMS: dict[str, tuple[Any, Any]] = {
     "/slipstream.wire.v1.VerifierService/Verify": (verifier_pb2.VerifyRequest, verifier_pb2.VerifyResponse),
+    RUNS: (verifier_pb2.RunRequest, verifier_pb2.RunResponse),
     "/slipstream.wire.v1.DraftService/Propose": (draft_pb2.ProposeRequest, draft_pb2.ProposeResponse),
 }
 _ENDINGS = (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError)
@@ -46,8 +50,9 @@ class Fault:
         """True while calls are answered with UNAVAILABLE, including running streams."""
         return False
 
-    def breaks(self) -> bool:
-        """Return True if the stream ends at this message instead of carrying it."""
+    def breaks(self, *, has_runs: bool) -> bool:
+        """Return True if the stream ends at this message instead of carrying it. A stream of runs
+        has far fewer messages than one of rounds."""
         return False
 
     def items(self, items: list[Any]) -> list[Any]:
@@ -60,6 +65,18 @@ class Fault:
 
     def closes(self, handle: str) -> None:
         """Record that a handle is closed: its items are no longer expected."""
+
+    def run_delay(self) -> float:
+        """Return the seconds for which a message about runs, and all messages behind it, wait."""
+        return 0
+
+    def run_items(self, items: list[RunItem]) -> list[RunItem]:
+        """Return the items about runs to send instead of these."""
+        return items
+
+    def run_results(self, results: list[RunResult]) -> tuple[list[RunResult], list[RunItem]]:
+        """Return the parts of runs to pass on instead of these, and items to send as well."""
+        return results, []
 
 
 class Proxy(grpc.GenericRpcHandler):
@@ -138,8 +155,8 @@ class Proxy(grpc.GenericRpcHandler):
                 await call.write(request_type(items=items))
 
         ends = (
-            asyncio.create_task(self._carry_items(request_type, requests, ask)),
-            asyncio.create_task(self._carry_results(response_type, call, ask, context)),
+            asyncio.create_task(self._carry_items(path, requests, ask)),
+            asyncio.create_task(self._carry_results(path, call, ask, context)),
         )
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -154,33 +171,41 @@ class Proxy(grpc.GenericRpcHandler):
         # writing, so the status may not arrive.
         await context.abort(grpc.StatusCode.UNAVAILABLE, "the proxy ended the stream")
 
-    async def _carry_items(self, request_type: Any, requests: AsyncIterator[bytes], ask: Ask) -> None:
+    async def _carry_items(self, path: str, requests: AsyncIterator[bytes], ask: Ask) -> None:
+        has_runs, request_type = path == RUNS, ITEM_STREAMS[path][0]
         async for data in requests:
-            if self._cuts():
+            if self._cuts(has_runs):
                 return
+            await self._delay(has_runs)
             items = list(request_type.FromString(data).items)
             closing = [item for item in items if item.HasField("close")]  # no round: they go on as they came
             items = [item for item in items if not item.HasField("close")]
             for fault in self.faults:
-                items = fault.items(items)
+                items = fault.run_items(items) if has_runs else fault.items(items)
                 for item in closing:
                     fault.closes(item.handle)
             await ask([*items, *closing])
 
-    async def _carry_results(self, response_type: Any, call: Any, ask: Ask, context: Context) -> None:
+    async def _carry_results(self, path: str, call: Any, ask: Ask, context: Context) -> None:
+        has_runs, response_type = path == RUNS, ITEM_STREAMS[path][1]
         async for response in call:
-            if self._cuts():
+            if self._cuts(has_runs):
                 return
+            await self._delay(has_runs)
             results = list(response.results)
             for fault in self.faults:
-                results, again = fault.results(results)
-                if again:
-                    await ask(again)
+                results, also = fault.run_results(results) if has_runs else fault.results(results)
+                if also:
+                    await ask(also)
             if results:
                 await context.write(response_type(results=results).SerializeToString())
 
-    def _cuts(self) -> bool:
-        return any(fault.refuses() or fault.breaks() for fault in self.faults)
+    def _cuts(self, has_runs: bool) -> bool:
+        return any(fault.refuses() or fault.breaks(has_runs=has_runs) for fault in self.faults)
+
+    async def _delay(self, has_runs: bool) -> None:
+        if has_runs and (seconds := sum(fault.run_delay() for fault in self.faults)):
+            await asyncio.sleep(seconds)
 
 
 def _as_it_is(message: bytes) -> bytes:

@@ -133,7 +133,7 @@ class CellRun:
             except PeerError as error:
                 self._complain(f"prompt {turn.prompt} got no answer: {error.reason}: {error}")
                 continue
-            self._keep(turn, result)
+            self._keep(turn, result, scored=all(d.scored for d in turn.disturbances))
 
     def _run_turn(self, wave: Wave, turn: Turn, met: Sequence[Disturbance]) -> Result:
         prompt = self._prompts[turn.prompt]
@@ -186,13 +186,13 @@ class CellRun:
                 return False
         return True
 
-    def _keep(self, turn: Turn, result: Result) -> None:
+    def _keep(self, turn: Turn, result: Result, *, scored: bool) -> None:
         row = self._row_of[turn.prompt]
         tokens = result.token_ids[: self._token_count]
         self.generated.tokens[row, : len(tokens)] = tokens
         logprobs = [entry.logprob for entry in result.logprobs[: self._token_count]]
         self.generated.logprobs[row, : len(logprobs)] = np.array(logprobs, np.float32)
-        if len(result.token_ids) != self._token_count or len(result.logprobs) != self._token_count:
+        if len(result.token_ids) != self._token_count or len(result.logprobs) != scored * self._token_count:
             self._complain(
                 f"prompt {turn.prompt} got {len(result.token_ids)} tokens and {len(result.logprobs)} "
                 f"log-probabilities, not {self._token_count}: {result.finish_reason}"

@@ -17,7 +17,7 @@ import psutil
 
 from proving.chaos.clock import can_be_set
 from proving.proxy import Fault as ProxyFault
-from proving.proxy import Proxy
+from proving.proxy import Proxy, RunItem, RunResult
 from proving.system import System
 
 FULL_SECONDS, STOPPED_SECONDS, PARTED_SECONDS = 2.0, 4.0, 4.0
@@ -211,9 +211,15 @@ class _Lost(ProxyFault):
     def results(self, results: list[Any]) -> tuple[list[Any], list[Any]]:
         return ([] if self._results else results), []
 
+    def run_items(self, items: list[RunItem]) -> list[RunItem]:
+        return self.items(items)
+
+    def run_results(self, results: list[RunResult]) -> tuple[list[RunResult], list[RunItem]]:
+        return self.results(results)
+
 
 class _Drops(ProxyFault):
-    def breaks(self) -> bool:
+    def breaks(self, *, has_runs: bool) -> bool:
         return True
 
 

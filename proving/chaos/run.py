@@ -242,13 +242,18 @@ def _load(system: System, name: str) -> model_pb2.Load:
 
 
 def _tasks(count: int, token_count: int, seed: int) -> list[Task]:
-    """Return tasks: greedy and sampled, generations and sessions, alternating."""
+    """Return tasks: greedy and sampled, generations and sessions, alternating. A third has no
+    speculation."""
     prompts = PromptSource(seed).draw(4 * count)
     short = [tuple(prompt) for prompt in prompts if 8 <= len(prompt) <= 200]
     tasks = []
     for index in range(count):
         settings = Settings(
-            temperature=float(index % 2), seed=index, max_token_count=token_count, ignore_end_tokens=True
+            temperature=float(index % 2),
+            seed=index,
+            max_token_count=token_count,
+            ignore_end_tokens=True,
+            draft_length=None if index % 3 else 0,
         )
         prompt = f"What does {('len', 'zip', 'map', 'sorted')[index % 4]} do, and number {index}?"
         tasks.append(Task(prompt if index // 2 % 2 else short[index], settings))
