@@ -83,6 +83,7 @@ def scenarios(tokens: int) -> dict[str, Scenario]:
             f"the same, no branches, {trip} ms": replace(one, round_trip=trip / 1000, has_branches=False)
             for trip in (0, 10, 80)
         },
+        **{f"the same, holding, {trip} ms": replace(one, round_trip=trip / 1000, holds=True) for trip in (0, 10, 80)},
         **{f"the same, odds .99 or .61, {trip} ms": replace(informed, round_trip=trip / 1000) for trip in (0, 10, 80)},
         **many,
         "never right": replace(one, right_from=NEVER),
