@@ -1,11 +1,12 @@
-"""Draft and verifier services that answer with nonsense: real servers between an orchestrator and a
-correct service."""
+"""Draft and verifier services that answer rounds or runs with nonsense: real servers between an
+orchestrator and a correct service."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 from typing import Any
 
 import grpc
@@ -23,12 +24,18 @@ _MODEL = "/slipstream.wire.v1.ModelService/"
 _ITEMS: Mapping[str, tuple[str, Any, Any]] = {
     "draft": ("/slipstream.wire.v1.DraftService/Propose", draft_pb2.ProposeRequest, draft_pb2.ProposeResponse),
     "verifier": ("/slipstream.wire.v1.VerifierService/Verify", verifier_pb2.VerifyRequest, verifier_pb2.VerifyResponse),
+    "runs": ("/slipstream.wire.v1.VerifierService/Run", verifier_pb2.RunRequest, verifier_pb2.RunResponse),
 }
+_PATHS = frozenset(path for path, *_ in _ITEMS.values())
 _MIB = 2**20
 _OPTIONS = [option for option in SERVER_OPTIONS if "compression" not in option[0]]
 """Options of a hostile server, which may compress any message."""
 
-RESULTS = {"draft": nonsense_results.DRAFT_RESULTS, "verifier": nonsense_results.VERIFIER_RESULTS}
+RESULTS = {
+    "draft": nonsense_results.DRAFT_RESULTS,
+    "verifier": nonsense_results.VERIFIER_RESULTS,
+    "runs": nonsense_results.RUN_RESULTS,
+}
 
 
 def _padded(response: Any, byte_count: int) -> bytes:
@@ -128,21 +135,32 @@ class HostilePeer(grpc.GenericRpcHandler):
 
         if path == self._path:
             return grpc.stream_stream_rpc_method_handler(self._converse, self._request.FromString)
+        if path in _PATHS:
+            return grpc.stream_stream_rpc_method_handler(partial(self._carry, path))
         if path == f"{_MODEL}GetTokenizer":
             return grpc.unary_stream_rpc_method_handler(stream)
         return grpc.unary_unary_rpc_method_handler(call)
+
+    async def _carry(self, path: str, requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
+        """Carry a stream of another kind as it is."""
+        call = self._channel.stream_stream(path)(requests, metadata=_peer_key(context))
+        try:
+            async for response in call:
+                yield response
+        finally:
+            call.cancel()
 
     async def _converse(self, requests: AsyncIterator[Any], context: Context) -> AsyncIterator[bytes]:
         call = self._channel.stream_stream(
             self._path,
             request_serializer=self._request.SerializeToString,
             response_deserializer=self._response.FromString,
-        )(metadata=[pair for pair in context.invocation_metadata() or () if pair[0] == PEER_KEY])
+        )(metadata=_peer_key(context))
         items: dict[tuple[str, int], Any] = {}
 
         async def ask() -> None:
             async for request in requests:
-                items.update({(item.handle, item.round): item for item in request.items})
+                items.update({(item.handle, item.round): item for item in request.items if _has_results(item)})
                 await call.write(request)
             await call.done_writing()
 
@@ -204,8 +222,16 @@ class Liar(grpc.GenericRpcHandler):
         if path == f"{_MODEL}GetModelInfo":
             self.asked += 1
             return grpc.unary_unary_rpc_method_handler(_answering(self._answer))
-        self.items += path in {each[0] for each in _ITEMS.values()}
+        self.items += path in _PATHS
         return None
+
+
+def _peer_key(context: Context) -> list[Any]:
+    return [pair for pair in context.invocation_metadata() or () if pair[0] == PEER_KEY]
+
+
+def _has_results(item: Any) -> bool:
+    return not isinstance(item, verifier_pb2.RunItem) or item.WhichOneof("action") in ("start", "close")
 
 
 def _answering(answer: bytes) -> Callable[[bytes, Context], Any]:

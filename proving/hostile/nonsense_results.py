@@ -14,7 +14,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from slipstream.rpc.status import DOMAIN
 from slipstream.v1 import sampling_pb2
-from slipstream.wire.v1 import draft_pb2, rule_pb2
+from slipstream.wire.v1 import draft_pb2, rule_pb2, verifier_pb2
 
 Mutation = Callable[[Any, Any], list[Any]]
 """A function from a correct result and its item to the results that are sent."""
@@ -217,6 +217,20 @@ DRAFT_RESULTS: Mapping[str, Mutation] = {
 
 _LOGPROB = sampling_pb2.TokenLogprobs(token_id=5, logprob=-1.0)
 
+_LOGPROBS: Mapping[str, Mutation] = {
+    "logprob NaN": _set("logprobs*.logprob", NAN),
+    "logprob infinite": _set("logprobs*.logprob", INFINITY),
+    "logprob 1e30": _set("logprobs*.logprob", 1e30),
+    "logprob of another token": _set("logprobs*.token_id", 258),
+    "logprob of a token that is none": _set("logprobs*.token_id", MOST),
+    "no logprobs": _set("logprobs", []),
+    "10,000 logprobs": _longer("logprobs", lambda item: [_LOGPROB] * 10_000),
+    "1,000 likeliest tokens": _longer("logprobs.top", lambda item: [sampling_pb2.TokenLogprob()] * 1_000),
+    "likeliest tokens that are none": _set("logprobs*.top*.token_id", -1),
+    "likeliest tokens of NaN": _set("logprobs*.top*.logprob", NAN),
+    "10,000 logprobs of the tail": _longer("tail_logprobs", lambda item: [_LOGPROB] * 10_000),
+}
+
 VERIFIER_RESULTS: Mapping[str, Mutation] = {
     "accepted_count negative": _set("accepted_count", -1),
     "accepted_count past the proposal": lambda result, item: _set("accepted_count", len(item.proposal) + 1)(
@@ -230,17 +244,71 @@ VERIFIER_RESULTS: Mapping[str, Mutation] = {
     "prefilled_count 2^31-1": _set("prefilled_count", MOST),
     "margin NaN": _set("margin", NAN),
     "margin minus infinity": _set("margin", -INFINITY),
-    "logprob NaN": _set("logprobs*.logprob", NAN),
-    "logprob infinite": _set("logprobs*.logprob", INFINITY),
-    "logprob 1e30": _set("logprobs*.logprob", 1e30),
-    "logprob of another token": _set("logprobs*.token_id", 258),
-    "logprob of a token that is none": _set("logprobs*.token_id", MOST),
-    "no logprobs": _set("logprobs", []),
-    "10,000 logprobs": _longer("logprobs", lambda item: [_LOGPROB] * 10_000),
-    "1,000 likeliest tokens": _longer("logprobs.top", lambda item: [sampling_pb2.TokenLogprob()] * 1_000),
-    "likeliest tokens that are none": _set("logprobs*.top*.token_id", -1),
-    "likeliest tokens of NaN": _set("logprobs*.top*.logprob", NAN),
-    "10,000 logprobs of the tail": _longer("tail_logprobs", lambda item: [_LOGPROB] * 10_000),
+    **_LOGPROBS,
+    **_TIMINGS,
+    **_ERRORS,
+    **_KEYS,
+}
+
+
+def _then(end: int, *, goes_on: bool) -> Mutation:
+    """Send a part as the run's last, and one more part."""
+
+    def mutate(result: Any, item: Any) -> list[Any]:
+        result.end = end
+        more = type(result)()
+        more.CopyFrom(result)
+        more.position += len(result.tokens)
+        if goes_on:
+            more.end = verifier_pb2.RUN_END_UNSPECIFIED
+        return [result, more]
+
+    return mutate
+
+
+def _moved(by: int) -> Mutation:
+    return lambda result, item: _set("position", result.position + by)(result, item)
+
+
+def _empty_parts(result: Any, item: Any) -> list[Any]:
+    return [type(result)(handle=result.handle, round=result.round, position=result.position)] * 5_000
+
+
+def _parts_of_none(result: Any, item: Any) -> list[Any]:
+    """Send the correct part, and ten thousand parts of one token that is none."""
+    part = type(result)(handle=result.handle, round=result.round, tokens=[-1])
+    part.position = result.position + len(result.tokens)
+    return [result, *[part] * 10_000]
+
+
+RUN_RESULTS: Mapping[str, Mutation] = {
+    "position one too far": _moved(1),
+    "position one too near": _moved(-1),
+    "position negative": _set("position", -1),
+    "position 2^31-1": _set("position", MOST),
+    "token negative": _set("tokens", [-1]),
+    "token at the vocabulary's end": _set("tokens", [259]),
+    "token 2^31-1": _set("tokens", [MOST]),
+    "no tokens": _set("tokens", []),
+    "100,000 tokens": _longer("tokens", lambda item: [7] * 100_000),
+    "one token past the run's end": lambda result, item: _set(
+        "tokens", [7] * (item.start.until_length - result.position + 1)
+    )(result, item),
+    "end of the run that is none": _set("end", 99),
+    "end negative": _set("end", -1),
+    "end token that is none": _set("end", verifier_pb2.RUN_END_TOKEN),
+    "length reached long before": _set("end", verifier_pb2.RUN_END_UNTIL),
+    "stopped without a stop": _set("end", verifier_pb2.RUN_END_STOPPED),
+    "end twice": _then(verifier_pb2.RUN_END_STOPPED, goes_on=False),
+    "part after the end": _then(verifier_pb2.RUN_END_STOPPED, goes_on=True),
+    "5,000 empty parts": _empty_parts,
+    "10,000 parts of a token that is none": _parts_of_none,
+    "no parts at all": lambda result, item: [],
+    "prefilled_count negative": _set("prefilled_count", -1),
+    "prefilled_count 2^31-1": _set("prefilled_count", MOST),
+    "margin NaN": _set("margin", NAN),
+    "margin minus infinity": _set("margin", -INFINITY),
+    **_LOGPROBS,
     **_TIMINGS,
     **_ERRORS,
     **_KEYS,

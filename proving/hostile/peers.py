@@ -42,15 +42,15 @@ _DEADLINE = ("--verifier-deadline-seconds", "2")
 """Deadline of a verifier that answers something else and still owes its answer."""
 
 
-def _settings(index: int) -> Settings:
+def _settings(index: int, *, is_run: bool) -> Settings:
     """Return the settings of neighbour ``index``: greedy and sampled, waiting for its draft and
-    not, with log-probabilities and without."""
+    not, with log-probabilities and without. A run has no draft."""
     return Settings(
         temperature=float(index % 2),
         seed=index,
         max_token_count=_TOKEN_COUNT,
         ignore_end_tokens=True,
-        draft_length=3,
+        draft_length=0 if is_run else 3,
         overlap="enumerate" if index % 2 else "none",
         top_logprob_count=2 if index % 4 < 2 else None,
         prompt_logprobs=index % 4 == 0,
@@ -65,18 +65,19 @@ class _Turn:
 
 
 class HostilePeers:
-    """The run of one role: ``role`` is the hostile one, ``draft`` or ``verifier``. Use it as a
-    context."""
+    """The run of one role: ``role`` is the hostile one, ``draft`` or ``verifier``, or ``runs`` for
+    a verifier that answers runs with nonsense. Use it as a context."""
 
     def __init__(self, role: str, verifier: str, draft: str, judge: Judge, *, neighbour_count: int = 2) -> None:
         """``verifier`` and ``draft`` are the addresses of correct services."""
         self.role = role
         self._right = {"verifier": verifier, "draft": draft}
+        self._service = "draft" if role == "draft" else "verifier"
         self._judge = judge
         self._neighbour_count = neighbour_count
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"hostile {role}", daemon=True)
-        self.peer = HostilePeer(role, free_address(), self._right[role])
+        self.peer = HostilePeer(role, free_address(), self._right[self._service])
         self.liars: dict[str, Liar] = {}
         self.turns: list[_Turn] = []
         self.most_memory = 0
@@ -181,7 +182,7 @@ class HostilePeers:
         return "" if change_count == self._change_count and not self.peer.kind else self._last_kind
 
     def _turn(self, client: Client, index: int, over: Settings) -> list[int]:
-        session = client.create_session(settings=_settings(index))
+        session = client.create_session(settings=_settings(index, is_run=self.role == "runs"))
         try:
             reply = session.send("x" * (index + 1), settings=over)
             for _ in reply.deltas():
@@ -216,13 +217,13 @@ class HostilePeers:
             self._judge.complain(f"a traceback beside a hostile {self.role}: {log[max(0, at - 300) : at + 1500]}")
 
     def _start(self) -> None:
-        info = _info_of(self._right[self.role])
-        for kind, answer in lies(info).items():
-            self.liars[kind] = Liar(free_address(), answer)
+        if self.role != "runs":  # the role "verifier" has the same liars
+            for kind, answer in lies(_info_of(self._right[self.role])).items():
+                self.liars[kind] = Liar(free_address(), answer)
         self._do(self._start_servers())
         right, addresses = self._right, {**self._right}
         hostile = [self.peer.address, *(liar.address for liar in self.liars.values())]
-        addresses[self.role] = ",".join([right[self.role], *hostile])
+        addresses[self._service] = ",".join([right[self._service], *hostile])
         flags = ["--verifier", addresses["verifier"], "--draft", addresses["draft"], *_ORCHESTRATOR_FLAGS, *_DEADLINE]
         self.orchestrator = Service("orchestrator", "orchestrator", free_address(), flags, {})
         self.orchestrator.wait_until_healthy()
@@ -260,7 +261,7 @@ def _info_of(address: str) -> model_pb2.ModelInfo:
 
 
 def run_peers(verifier: str, draft: str, judge: Judge) -> list[str]:
-    """Run both roles at once, with every kind. ``verifier`` and ``draft`` are correct services.
+    """Run all roles at once, with every kind. ``verifier`` and ``draft`` are correct services.
     Returns a line for each."""
     lines: list[str] = []
 
@@ -272,7 +273,7 @@ def run_peers(verifier: str, draft: str, judge: Judge) -> list[str]:
         except Exception as error:
             judge.complain(f"the part of a hostile {role} failed: {type(error).__name__}: {error}")
 
-    threads = [threading.Thread(target=play, args=(role,)) for role in ("draft", "verifier")]
+    threads = [threading.Thread(target=play, args=(role,)) for role in ("draft", "verifier", "runs")]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -34,6 +34,8 @@ _HUGE_ODDS = 0.0002
 _MUCH = 16 * 2**20
 """Bytes that an orchestrator reads of one message."""
 _TOKENS = range(3, 200)
+_LENGTHS = (0, 1, 8, 64, 2**31 - 1)
+"""Lengths that runs are granted."""
 
 
 @dataclass(slots=True)
@@ -73,6 +75,7 @@ class Requests:
             "SendMessageRequest": self._send,
             "ChatRequest": self._chat,
             "VerifyItem": self._verify,
+            "RunItem": self._run,
             "ProposeItem": self._propose,
         }
 
@@ -193,6 +196,21 @@ class Requests:
         if self.rng.random() < 0.5:
             item.proposal.extend(self.rng.sample(_TOKENS, self.rng.randrange(1, 9)))
 
+    def _run(self, item: verifier_pb2.RunItem) -> None:
+        self._name(item)
+        action = self.rng.choices(("start", "grant", "stop", "close"), (6, 2, 2, 1))[0]
+        getattr(item, action).SetInParent()
+        if action == "grant":
+            item.grant.granted_length = self.rng.choice(_LENGTHS)
+        elif action == "start":
+            start = item.start
+            start.tail.extend(self.rng.sample(_TOKENS, self.rng.randrange(1, 12)))
+            start.until_length = len(start.tail) + self.rng.randrange(1, _MOST_TOKENS)
+            start.granted_length = self.rng.choice((start.until_length, len(start.tail) + 1, *_LENGTHS))
+            start.rule.CopyFrom(self.rng.choice(self._rules))
+            if self.rng.random() < 0.8:
+                start.open.SetInParent()
+
     def _propose(self, item: draft_pb2.ProposeItem) -> None:
         self._item(item)
         item.draft_length = self.rng.randrange(1, 9)
@@ -200,12 +218,7 @@ class Requests:
             item.in_flight.extend(self.rng.sample(_TOKENS, self.rng.randrange(1, 5)))
 
     def _item(self, item: Any) -> None:
-        mine = self.belongings.handles
-        if not mine or self.rng.random() < 0.3:
-            mine.append(self.rng.randbytes(8).hex())
-        item.handle = self.rng.choice(mine)
-        self._round += self.rng.choice((0, 1, 1, 1, 1, 1))
-        item.round = self._round
+        self._name(item)
         item.tail.extend(self.rng.sample(_TOKENS, self.rng.randrange(1, 12)))
         rule = self.rng.choice(self._rules)
         item.rule_hash = rule_hash(rule)
@@ -215,6 +228,15 @@ class Requests:
             item.open.SetInParent()
         if self.rng.random() < 0.05:
             item.close.SetInParent()
+
+    def _name(self, item: Any) -> None:
+        """Name one of this caller's handles, or a new one, and a round."""
+        mine = self.belongings.handles
+        if not mine or self.rng.random() < 0.3:
+            mine.append(self.rng.randbytes(8).hex())
+        item.handle = self.rng.choice(mine)
+        self._round += self.rng.choice((0, 1, 1, 1, 1, 1))
+        item.round = self._round
 
 
 def _rules() -> Iterator[SamplingRule]:

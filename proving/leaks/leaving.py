@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from itertools import product
@@ -21,7 +21,7 @@ from slipstream.rpc.channel import CHANNEL_OPTIONS
 from slipstream.rpc.sampling_wire import rule_hash, rule_message
 from slipstream.sampling.rule import SamplingRule
 from slipstream.v1 import orchestrator_pb2, orchestrator_pb2_grpc
-from slipstream.wire.v1 import draft_pb2, draft_pb2_grpc, verifier_pb2, verifier_pb2_grpc
+from slipstream.wire.v1 import draft_pb2, draft_pb2_grpc, model_pb2, rule_pb2, verifier_pb2, verifier_pb2_grpc
 
 _LONG = 200
 """Tokens of an abandoned turn."""
@@ -159,7 +159,7 @@ async def leave_chat(scene: Scene) -> None:
 
 
 async def leave_items(scene: Scene) -> None:
-    """End a peer's streams to verifier and draft with items in work."""
+    """End a peer's streams to verifier and draft with items and runs in work."""
     key = ((PEER_KEY, secrets.token_hex(16)),)
     rule = rule_message(SamplingRule(temperature=1.0, seed=scene.rng.randrange(2**32)), 2**31)
     fields: dict[str, Any] = {"round": 1, "rule": rule, "rule_hash": rule_hash(rule), "open": {}}
@@ -172,14 +172,29 @@ async def leave_items(scene: Scene) -> None:
         calls: list[Any] = [
             verifier_pb2_grpc.VerifierServiceStub(verifier).Verify(metadata=key),
             draft_pb2_grpc.DraftServiceStub(draft).Propose(metadata=key),
+            verifier_pb2_grpc.VerifierServiceStub(verifier).Run(metadata=key),
         ]
         verify = [verifier_pb2.VerifyItem(handle=name, **fields) for name in names]
         propose = [draft_pb2.ProposeItem(handle=name, draft_length=32, **fields) for name in names]
         await calls[0].write(verifier_pb2.VerifyRequest(items=verify))
         await calls[1].write(draft_pb2.ProposeRequest(items=propose))
+        await calls[2].write(verifier_pb2.RunRequest(items=_runs(scene, rule, fields["tail"])))
         await asyncio.sleep(scene.rng.uniform(0, _LEAVE_SECONDS))
         for call in calls:
             call.cancel()
+
+
+def _runs(scene: Scene, rule: rule_pb2.SamplingRule, tail: list[int]) -> Iterator[verifier_pb2.RunItem]:
+    """Yield the starts of runs of which some pause early, and stops for some of them."""
+    for _ in range(8):
+        length = len(tail) + scene.rng.choice((1, 4, _LONG))
+        start = verifier_pb2.StartRun(
+            tail=tail, until_length=len(tail) + _LONG, granted_length=length, rule=rule, open=model_pb2.OpenSequence()
+        )
+        item = verifier_pb2.RunItem(handle=secrets.token_hex(16), round=1, start=start)
+        yield item
+        if scene.rng.random() < 0.2:
+            yield verifier_pb2.RunItem(handle=item.handle, round=1, stop=verifier_pb2.StopRun())
 
 
 WAYS: tuple[Callable[[Scene], Awaitable[None]], ...] = (

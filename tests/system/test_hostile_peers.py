@@ -28,6 +28,16 @@ WORST = {
         "status whose details are no message",
         "60 MiB compressed",
     ),
+    "runs": (
+        "position one too near",
+        "position 2^31-1",
+        "token negative",
+        "length reached long before",
+        "part after the end",
+        "10,000 parts of a token that is none",
+        "same result 1,000 times",
+        "margin NaN",
+    ),
 }
 
 
