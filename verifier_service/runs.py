@@ -122,10 +122,11 @@ class _RunListener:
     _is_first: bool = field(default=True)
 
     def parts_done(self, jobs: list[Job]) -> None:
-        """Send what the run has chosen since the last time."""
+        """Send what the run has chosen since the last time. What a run has left when it ends comes
+        with its end."""
         for job in jobs:
             assert isinstance(job, RunJob)
-            if job.parts:
+            if job.parts and job.end is None:  # else the last token came before the end that it brings
                 self.answer.push(self._result(job, None))
 
     def done(self, job: RunJob) -> None:

@@ -1,0 +1,51 @@
+"""The results of a run, as a verifier sends them, hold against the orchestrator's check."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from orchestrator.peers.checking.results import RunCheck
+from slipstream.engine.job import Statement
+from slipstream.engine.run_job import RunEnd, RunJob, RunLimits
+from slipstream.engine.sequence import Sequence
+from slipstream.hosting.service_telemetry import ServiceTelemetry
+from slipstream.rpc.item_answers import Answer
+from slipstream.sampling.row import Choice
+from slipstream.sampling.rule import SamplingRule
+from slipstream.wire.v1 import verifier_pb2
+from verifier_service.runs import _RunListener
+
+END = 9
+RULE = SamplingRule(end_token_ids=(END,))
+
+
+class Sent:
+    """What a run's answer sends."""
+
+    def __init__(self) -> None:
+        self.results: list[verifier_pb2.RunResult] = []
+
+    def push(self, result: verifier_pb2.RunResult) -> None:
+        self.results.append(result)
+
+    finish = push
+
+
+@pytest.mark.parametrize(("last", "end"), [(END, RunEnd.TOKEN), (7, RunEnd.UNTIL)])
+def test_parts_that_are_sent_late_do_not_tell_the_end_without_saying_so(last: int, end: RunEnd) -> None:
+    job = RunJob(Sequence("handle"), Statement(0, (1,)), RULE, RunLimits(3, 3))
+    sent = Sent()
+    item = verifier_pb2.RunItem(handle="handle", round=1, start=verifier_pb2.StartRun(tail=[1]))
+    listener = _RunListener(item, cast(Answer[Any], sent), ServiceTelemetry(), lambda: None)
+    for token in (5, last):  # the event loop is busy for two steps
+        job.advance([Choice(token, 1.0)])
+        job.make_part(0.0, is_over=token == last)
+    assert job.end is end
+    listener.parts_done([job])
+    listener.done(job)
+    check = RunCheck(1, 3, (1,), 256, RULE, None)
+    for result in sent.results:
+        check.check(result, 10.0)
+    assert [token for result in sent.results for token in result.tokens] == [5, last]
