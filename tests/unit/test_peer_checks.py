@@ -16,10 +16,10 @@ from google.protobuf import duration_pb2
 from orchestrator.peers.checking.errors import ITEM_ERRORS, checked_error
 from orchestrator.peers.checking.faults import PeerFaultError, PeerFaults
 from orchestrator.peers.checking.infos import TokenizerFiles, check_info, check_load
-from orchestrator.peers.checking.results import ProposalCheck, VerificationCheck, check_timing
+from orchestrator.peers.checking.results import ProposalCheck, RunCheck, VerificationCheck, check_timing
 from orchestrator.peers.model_info import info_of
 from proving.hostile.nonsense_infos import INFOS
-from proving.hostile.nonsense_results import DRAFT_RESULTS, VERIFIER_RESULTS
+from proving.hostile.nonsense_results import DRAFT_RESULTS, RUN_RESULTS, VERIFIER_RESULTS
 from slipstream.agreed import MAX_DRAFT_LENGTH
 from slipstream.engine import errors as engine_errors
 from slipstream.errors import Code, SlipstreamError
@@ -190,6 +190,47 @@ def test_a_result_that_no_verifier_can_answer_is_refused(kind: str) -> None:
 
     with pytest.raises(PeerFaultError):
         take(VERIFIER_RESULTS[kind](verifier_result(), VERIFY_ITEM))
+
+
+RUN_ITEM = verifier_pb2.RunItem(start=verifier_pb2.StartRun(tail=[3, 4, 5], until_length=9))
+
+
+def run_result() -> verifier_pb2.RunResult:
+    verified = verifier_result()
+    return verifier_pb2.RunResult(
+        handle="a" * 32,
+        round=1,
+        position=3,
+        tokens=(6, 9),
+        prefilled_count=3,
+        margin=math.inf,
+        logprobs=verified.logprobs,
+        tail_logprobs=verified.tail_logprobs,
+    )
+
+
+def run_check() -> RunCheck:
+    return RunCheck(3, 9, RUN_ITEM.start.tail, 259, RULE, LogprobRequest(2, True))
+
+
+LEGAL_OF_A_RUN = {*LEGAL_OF_A_VERIFIER, "stopped without a stop", "end twice", "part after the end", "no parts at all"}
+
+
+@pytest.mark.parametrize(
+    "kind", [name for name in RUN_RESULTS if name not in LEGAL_OF_A_RUN and not name.startswith(ELSEWHERE)]
+)
+def test_a_part_that_no_verifier_can_send_is_refused(kind: str) -> None:
+    check = run_check()
+    run_check().check(run_result(), 0.01)
+
+    def take(results: list[verifier_pb2.RunResult]) -> None:
+        for result in results:
+            if result.HasField("error"):
+                raise check.error(result)
+            check.check(result, 0.01)
+
+    with pytest.raises(PeerFaultError):
+        take(RUN_RESULTS[kind](run_result(), RUN_ITEM))
 
 
 def test_a_structure_can_only_fail_where_there_is_one() -> None:

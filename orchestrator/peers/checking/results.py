@@ -184,6 +184,9 @@ class RunCheck:
         ends = bool(result.tokens) and result.tokens[-1] in self.rule.ends
         if ends != (result.end == verifier_pb2.RUN_END_TOKEN):
             raise PeerFaultError("end", "must be TOKEN exactly after an end token")
+        is_short = self.length + len(result.tokens) < self.until_length
+        if result.end == verifier_pb2.RUN_END_UNTIL and is_short:
+            raise PeerFaultError("end", "must not be UNTIL before until_length")
 
 
 @dataclass(frozen=True, slots=True)
