@@ -405,7 +405,9 @@ class SpeculationStatistics(_message.Message):
     SPECULATIVE_DECODING_FIELD_NUMBER: _builtins.int
     SPECULATIVE_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     round_count: _builtins.int
-    """Rounds in all, prefill's included."""
+    """Rounds in all, prefill's included. Without speculation a round is a stretch of steps in which
+    the target continued by itself.
+    """
     draft_count: _builtins.int
     """Rounds that had a proposal."""
     draft_token_count: _builtins.int
