@@ -99,16 +99,20 @@ class StreamRuns:
         begun = self._host.run_round(
             name, item.round, rule, make_job, listener, content=(statement, limits, logprobs, rule)
         )
-        self._running.setdefault(key)
-        return None if begun is None else self._begun(begun, key)
+        if key in self._running or listener.is_repeated:  # then the run is that of an earlier start
+            return begun
+        self._running[key] = None
+        return None if begun is None else self._begun(begun, key, listener)
 
-    async def _begun(self, begun: Coroutine[Any, Any, None], key: tuple[str, int]) -> None:
+    async def _begun(self, begun: Coroutine[Any, Any, None], key: tuple[str, int], listener: _RunListener) -> None:
         """Wait until a run's structure is compiled."""
         try:
             await begun
         except BaseException:
             self._running.pop(key, None)
             raise
+        if listener.is_repeated:  # another stream has started it
+            self._running.pop(key, None)
 
 
 @dataclass(eq=False, slots=True)
@@ -119,6 +123,8 @@ class _RunListener:
     answer: Answer[verifier_pb2.RunResult]
     telemetry: ServiceTelemetry
     forget: Callable[[], None]
+    is_repeated: bool = field(default=False, init=False)
+    """True if an earlier start of the same run tells of it."""
     _is_first: bool = field(default=True)
 
     def parts_done(self, jobs: list[Job]) -> None:
@@ -149,6 +155,7 @@ class _RunListener:
 
     def repeated(self) -> None:
         """Send nothing: the run's first listener does."""
+        self.is_repeated = True
         self.answer.leave()
 
     def _result(self, job: RunJob, end: RunEnd | None) -> verifier_pb2.RunResult:

@@ -130,6 +130,8 @@ class _Round(Generic[JobT]):
 class _Early:
     """Grants and stops that came before a run's structure was compiled."""
 
+    starter_count: int = 0
+    """Starts of the run that wait for the structure."""
     granted_length: int = 0
     is_stopped: bool = False
 
@@ -268,7 +270,8 @@ class EngineHost(Generic[JobT]):
             return None
         structure = rule.structure
 
-        early = self._early[handle, number] = _Early()
+        early = self._early.setdefault((handle, number), _Early())
+        early.starter_count += 1
 
         async def compile_and_run() -> None:
             self._compiling_count += 1
@@ -277,7 +280,8 @@ class EngineHost(Generic[JobT]):
                 compiled = await asyncio.to_thread(compiler.validate, structure, byte_count)
             finally:
                 self._compiling_count -= 1
-                if self._early.get((handle, number)) is early:
+                early.starter_count -= 1
+                if not early.starter_count:
                     del self._early[handle, number]
             self._begin_round(handle, number, make_job, listener, content, compiled, early)
 
@@ -346,7 +350,7 @@ class EngineHost(Generic[JobT]):
         """Let a paused run go on if it has a grant."""
         if run.job in self._asked or run.job.is_paused:
             return
-        run.job.begin_again()
+        run.job.resume()
         try:
             self._thread.submit(run.job)
         except (QueueFullError, ModelThreadFailedError) as error:

@@ -151,6 +151,11 @@ class Job:
         """`PrefillTime.at_arrival` of this job."""
 
     @property
+    def submitted(self) -> float:
+        """Time at which the job was last given to the model thread."""
+        return self.timing.arrived
+
+    @property
     def overtaken(self) -> bool:
         """True if no caller waits for the answer, because the sequence was restated or closed."""
         return self._overtaken or (self.parent is not None and self.parent.overtaken)

@@ -3,7 +3,7 @@ have split and end with their last part."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterable, Set
 
 from slipstream.engine.job import Ended, Job
 from slipstream.engine.sequence import Sequence, SequenceCache
@@ -48,10 +48,18 @@ class JobTree:
         self.without_pages.append(job)
         self.without_pages.sort(key=self._numbers.__getitem__)
 
-    def newest_to_preempt(self, other_than: Collection[Job]) -> Job | None:
+    def newest_to_preempt(self) -> Job | None:
         """Return the active job that began last, of those that may give their pages away."""
-        jobs = [job for job in self.active if job.may_restart and job not in other_than]
+        jobs = [job for job in self.active if job.may_restart]
         return max(jobs, key=self._numbers.__getitem__, default=None)
+
+    def oldest_first(self, jobs: Iterable[Job]) -> list[Job]:
+        """Return jobs in the order in which they began."""
+        return sorted(jobs, key=self._number)
+
+    def is_oldest(self, job: Job) -> bool:
+        """True if a job began before all that are active."""
+        return all(self.is_older(job, other) for other in self.active)
 
     def is_older(self, job: Job, other: Job) -> bool:
         """True if a job began before another one."""
@@ -60,11 +68,10 @@ class JobTree:
     def _number(self, job: Job) -> int:
         return self._numbers[job if job.parent is None else job.parent]
 
-    def rotate(self, served: Collection[Job]) -> None:
+    def rotate(self, served: Set[Job]) -> None:
         """Put the rounds and runs that were in a step behind those that found no place in it."""
-        moved = [job for job in self.active if job in served and not job.is_prompt]
         if len(served) < len(self.active):
-            self.active = [job for job in self.active if job not in moved] + moved
+            self.active.sort(key=lambda job: job in served and not job.is_prompt)
 
     def overtake(self, sequence: Sequence) -> None:
         """Drop all jobs of a sequence at the next step."""

@@ -290,11 +290,11 @@ class ModelThread:
 
     def _readmit(self) -> list[Ended]:
         """Let jobs that have lost their pages go on: the oldest first, if there is room for all of
-        its tokens or nothing else is in work. Two would otherwise take pages from one another."""
+        its tokens or it is the oldest of all. Others would take their pages from one another."""
         failed: list[Ended] = []
         while self._tree.without_pages:
             job = self._tree.without_pages[0]
-            if self._tree.active and not self._has_room(job):
+            if self._tree.active and not self._tree.is_oldest(job) and not self._has_room(job):
                 break
             self._tree.without_pages.pop(0)
             self._tree.add(job)
@@ -325,7 +325,7 @@ class ModelThread:
                 ended += self._tree.drop_job(job, error)
             return ended
         self._clock.record_step_time(batch, started, self.engine.step_count - steps_before)
-        self._tree.rotate([job for job, _ in batch])
+        self._tree.rotate({job for job, _ in batch})
         for (job, append), taken in zip(batch, answers, strict=True):
             ended += self._record_answers(job, append, taken)
         return ended
@@ -337,15 +337,16 @@ class ModelThread:
         busy = {job.sequence.handle for job in active}
         batch: list[tuple[Job, Append]] = []
         starved = None
-        for index, count in schedule([Want(len(job.pending), job.is_prompt) for job in active], self._limits):
-            job = active[index]
-            if job not in self._tree.active:  # it has given its pages to one of the others
+        places = schedule([Want(len(job.pending), job.is_prompt) for job in active], self._limits)
+        counts = {active[index]: count for index, count in places}
+        for job in self._tree.oldest_first(counts):
+            if job in self._tree.without_pages:  # it has given its pages to an older one
                 continue
-            if not self._find_room(job, count, busy, [each for each, _ in batch]):
+            if not self._find_room(job, counts[job], busy):
                 starved = job
                 continue
             try:
-                batch.append((job, job.append(count)))
+                batch.append((job, job.append(counts[job])))
             except Exception as error:
                 self.engine.discard(job.sequence)  # it has tokens that no forward will compute
                 ended += self._tree.drop_job(job, error)
@@ -354,12 +355,12 @@ class ModelThread:
             ended += self._tree.drop_job(starved, OutOfPagesError("all KV pages are in use", page_count=pages))
         return batch
 
-    def _find_room(self, job: Job, count: int, busy: set[str], served: list[Job]) -> bool:
+    def _find_room(self, job: Job, count: int, busy: set[str]) -> bool:
         """Give a job pages for its next tokens: if necessary those of idle sequences, and then
         those of the jobs that began last. A job gives way to older ones, never to a newer one."""
         cache, tokens = self.engine.cache, job.pending[:count]
         while not self._open_sequences.extend(cache, job.sequence, tokens, busy):
-            victim = self._tree.newest_to_preempt(other_than=served)
+            victim = self._tree.newest_to_preempt()
             if victim is None or victim is job or self._tree.is_older(victim, job):
                 if job.may_restart and len(self._tree.active) > 1:
                     self._preempt(job)
@@ -368,6 +369,8 @@ class ModelThread:
         return True
 
     def _preempt(self, job: Job) -> None:
+        if self._clock.make_part(job, is_over=True):  # it may not be in a step for long
+            self._on_parts([job])
         self._tree.preempt(job)
         self._open_sequences.preempted_count += 1
 

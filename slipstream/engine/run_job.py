@@ -98,6 +98,8 @@ class RunJob(Job):
         self.read_count = 0
         """Tail tokens that went through a forward before the first choice."""
         self._tail_count = len(statement.tail)
+        self._resumed: float | None = None
+        """Time at which the last pause ended."""
         self._choices_to_tell: list[Choice] = []
         self._told = _Told(self.timing.arrived)
         self._is_told = False
@@ -147,11 +149,20 @@ class RunJob(Job):
             self.tokens = self.sequence.tokens[: self.statement.base_length]
             self.tokens.extend(self.statement.tail)
 
+    @property
+    def submitted(self) -> float:
+        return self._resumed or self.timing.arrived
+
     def begin_again(self) -> None:
         if self.tokens:
             self.statement = Statement(0, self.tokens[:])
             self.pending = [*self.tokens]
-        self._told = self._told._replace(at=time.monotonic())
+
+    def resume(self) -> None:
+        """Prepare to go on after a pause, whose time is in no part."""
+        self.begin_again()
+        self._resumed = time.monotonic()
+        self._told = self._told._replace(at=self._resumed)
 
     def advance(self, choices: list[Choice]) -> bool:
         choice = choices[0]
@@ -187,7 +198,7 @@ class RunJob(Job):
             forward=forward,
             forward_count=timing.forward_count - told.forward_count,
             step_token_count=timing.step_token_count,
-            prefill=prefill_total - (told.prefill if self._is_told else self.prefill_at_arrival),
+            prefill=prefill_total - max(told.prefill, self.prefill_at_arrival),
             finished=now,
         )
         self._told, self._is_told = _Told(now, timing.forward, timing.forward_count, prefill_total), True

@@ -29,7 +29,7 @@ class StepClock:
 
     def record_arrival(self, job: Job) -> None:
         """Record that a job has arrived, before anything else happens to it."""
-        job.prefill_at_arrival = self._prefill_time.at_arrival(job.timing.arrived)
+        job.prefill_at_arrival = self._prefill_time.at_arrival(job.submitted)
 
     def record_start(self, job: Job) -> None:
         """Record that a job takes part in the next steps."""
@@ -99,7 +99,7 @@ class StepClock:
     def record_end(self, job: Job, *, answered: bool) -> None:
         """Record that a job's answer leaves, or its error."""
         job.timing.finished = time.monotonic()
-        job.timing.prefill = self._prefill_time.total - job.prefill_at_arrival
+        job.timing.prefill += self._prefill_time.total - job.prefill_at_arrival
         if answered and job.comes_back and not job.drafting:
             self._batching_delay.record_answer(job.sequence.handle, job.timing.finished)
 
