@@ -19,6 +19,8 @@ from tests.system.conftest import PAPER_PAIR, paper_tokens, wait_for_health
 PROMPT = [10, 20, 30, 40]
 LENGTH = 400
 SETTINGS = Settings(max_token_count=LENGTH, draft_length=4)
+RUN = Settings(max_token_count=LENGTH, draft_length=0)
+"""Settings of a turn that the target continues by itself."""
 SLOW = PairSettings(
     target="arithmetic:ends=0&forward_ms=5",
     draft="arithmetic:ends=0&agreement=0.8&forward_ms=1",
@@ -34,10 +36,10 @@ def slow() -> Iterator[LocalServices]:
         yield local
 
 
-def disturbed(local: LocalServices, disturb: Callable[[], None]) -> Result:
+def disturbed(local: LocalServices, disturb: Callable[[], None], settings: Settings = SETTINGS) -> Result:
     """A turn during which ``disturb`` runs once the first text has arrived."""
     with Client(local.orchestrator_address) as client:
-        reply = client.generate(PROMPT, SETTINGS)
+        reply = client.generate(PROMPT, settings)
         pieces = iter(reply)
         next(pieces)
         disturb()
@@ -97,13 +99,16 @@ def test_a_draft_that_hangs_is_waited_for_once_by_all_sessions_together(slow: Lo
 
 
 @pytest.mark.essential
-def test_a_verifier_killed_and_restarted_in_mid_turn_goes_on_where_it_was(slow: LocalServices) -> None:
+@pytest.mark.parametrize("settings", [SETTINGS, RUN], ids=["rounds", "a run"])
+def test_a_verifier_killed_and_restarted_in_mid_turn_goes_on_where_it_was(
+    slow: LocalServices, settings: Settings
+) -> None:
     def restart() -> None:
         slow.services["verifier"].process.kill()
         slow.services["verifier"].process.wait()
         slow.start_verifier()
 
-    result = disturbed(slow, restart)
+    result = disturbed(slow, restart, settings)
     assert result.token_ids == paper_tokens(PROMPT, LENGTH)
 
 
@@ -156,7 +161,8 @@ def stoppable(patience: float) -> LocalServices:
     return LocalServices(PairSettings("arithmetic:ends=0&forward_ms=5", "", orchestrator_flags=flags))
 
 
-def test_the_only_verifier_stopped_and_woken_in_mid_turn_goes_on_where_it_was() -> None:
+@pytest.mark.parametrize("settings", [SETTINGS, RUN], ids=["rounds", "a run"])
+def test_the_only_verifier_stopped_and_woken_in_mid_turn_goes_on_where_it_was(settings: Settings) -> None:
     with stoppable(patience=120) as local:
         verifier = local.services["verifier"].process
 
@@ -171,7 +177,7 @@ def test_the_only_verifier_stopped_and_woken_in_mid_turn_goes_on_where_it_was() 
                 time.sleep(0.05)
             verifier.send_signal(signal.SIGCONT)
 
-        result = disturbed(local, stop_for_long)
+        result = disturbed(local, stop_for_long, settings)
         assert result.token_ids == paper_tokens(PROMPT, LENGTH)
         assert told("has stopped answering") == told("answers again") == 1
 
