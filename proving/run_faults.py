@@ -147,13 +147,10 @@ class Paused(RunFault):
 
 
 class GrantLost(RunFault):
-    """Loses the grants of one run, which pauses for ever. Only the silence shows it."""
-
-    most = 3
+    """Loses the grants of the first run, which pauses for ever. Only the silence shows it."""
 
     def __init__(self, rng: random.Random, strike: Strike) -> None:
         super().__init__(rng, strike)
-        self._left = rng.randint(1, self.most)
         self._lost: Key | None = None
 
     def run_items(self, items: list[RunItem]) -> list[RunItem]:
@@ -169,10 +166,8 @@ class GrantLost(RunFault):
     def _shorten(self, item: RunItem) -> None:
         length = item.start.base_length + len(item.start.tail)
         if self._lost is None and item.start.granted_length > length + 1:
-            self._left -= 1
-            if not self._left:
-                self._lost = (item.handle, item.round)
-                self.strike(1)
+            self._lost = (item.handle, item.round)
+            self.strike(1)
         if self._lost == (item.handle, item.round):
             item.start.granted_length = length + 1
 
