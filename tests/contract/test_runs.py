@@ -1,4 +1,4 @@
-"""Runs over a real socket: what a stream may ask."""
+"""Runs over a real socket: what a stream may ask, and what its end changes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Stream:
         stub = verifier_pb2_grpc.VerifierServiceStub(services.channel)
         self.call = stub.Run(metadata=((PEER_KEY, OURS),))
 
-    async def say(self, number: int, handle: str = "a", **action: Any) -> None:
+    async def say(self, number: int, handle: str = "a" * 32, **action: Any) -> None:
         item = verifier_pb2.RunItem(handle=handle, round=number, **action)
         await self.call.write(verifier_pb2.RunRequest(items=[item]))
 
@@ -62,4 +62,49 @@ async def test_a_start_that_makes_no_sense_is_refused(
 ) -> None:
     stream = Stream(services)
     await stream.start(1, until, granted, rule or SamplingRule())
-    assert b"INVALID_FIELDS" in (await stream.told(1)).error.SerializeToString()
+    error = (await stream.told(1)).error.SerializeToString()
+    assert b"INVALID_FIELDS" in error
+    assert (b"rule.acceptance" if rule else b"_length") in error
+
+
+async def test_a_run_is_granted_and_stopped_by_its_own_number_only(services: Services) -> None:
+    stream = Stream(services)
+    await stream.start(3, 4000, 12)
+    await stream.told(10)
+    await stream.say(2, grant={"granted_length": 100})
+    await stream.say(4, stop={})
+    await stream.say(3, "u" * 32, grant={"granted_length": 100})
+    await stream.say(3, grant={"granted_length": 13})
+    assert (await stream.told(11)).position == 12
+    await stream.say(3, stop={})
+    assert (await stream.told(4000)).end == verifier_pb2.RUN_END_STOPPED
+
+
+async def test_a_stream_that_repeats_a_start_does_not_take_the_run_along(services: Services) -> None:
+    first, second = Stream(services), Stream(services)
+    await first.start(1, 60, 12)
+    await first.told(10)
+    await second.start(1, 60, 12)
+    await second.say(1, grant={"granted_length": 13})
+    await first.told(11)
+    second.call.cancel()
+    await asyncio.sleep(0.2)
+    await first.say(1, grant={"granted_length": 60})
+    assert (await first.told(60)).end == verifier_pb2.RUN_END_UNTIL
+
+
+async def test_a_killed_stream_stops_its_runs(services: Services) -> None:
+    stream = Stream(services)
+    await stream.start(1, 4000, 12)
+    await stream.told(10)
+    stream.call.cancel()
+    for _ in range(1000):
+        if all(run.answered for run in services.verifier._rounds.values()):
+            break
+        await asyncio.sleep(0.01)
+    steps = services.verifier.load.step_count
+    later = Stream(services)
+    await later.say(1, grant={"granted_length": 2**31 - 1})
+    await later.start(2, 12, 12)
+    await later.told(10)
+    assert services.verifier.load.step_count <= steps + 10
