@@ -57,6 +57,10 @@ Exchange = Callable[[], Awaitable[tuple[float, float]]]
 class Echo(verifier_pb2_grpc.VerifierServiceServicer):
     """A verifier that answers every item with an empty result, and does nothing."""
 
+    async def Run(self, request_iterator: Any, context: Any) -> AsyncIterator[verifier_pb2.RunResponse]:
+        raise AssertionError("an exchange is one round")
+        yield
+
     async def Verify(
         self, request_iterator: AsyncIterator[verifier_pb2.VerifyRequest], context: Any
     ) -> AsyncIterator[verifier_pb2.VerifyResponse]:

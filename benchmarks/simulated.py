@@ -100,6 +100,50 @@ class Simulated(
                 await asyncio.sleep(self._step_seconds * max(item.draft_length for item in items))
             yield draft_pb2.ProposeResponse(results=[self._propose(item) for item in items])
 
+    async def Run(self, request_iterator: Any, context: Any) -> AsyncIterator[verifier_pb2.RunResponse]:
+        """Continue all runs of the stream by a token a step."""
+        runs: dict[str, _Run] = {}
+        arrived = asyncio.Event()
+
+        async def read() -> None:
+            async for request in request_iterator:
+                for item in request.items:
+                    self._take(item, runs)
+                arrived.set()
+
+        reader = asyncio.create_task(read())
+        try:
+            while True:
+                stepping = [run for run in runs.values() if run.may_step]
+                if not stepping:
+                    await arrived.wait()
+                    arrived.clear()
+                    continue
+                await asyncio.sleep(self._verify_seconds)
+                results = [run.step(self._verify_seconds, len(stepping)) for run in stepping if run.may_step]
+                for run in stepping:
+                    if run.has_ended:
+                        runs.pop(run.item.handle, None)
+                yield verifier_pb2.RunResponse(results=results)
+        finally:
+            reader.cancel()
+
+    def _take(self, item: verifier_pb2.RunItem, runs: dict[str, _Run]) -> None:
+        known = runs.get(item.handle)
+        action = item.WhichOneof("action")
+        if action == "start":
+            if item.start.HasField("open"):
+                self._handles.setdefault(item.handle, _Handle())
+            handle = self._handles[item.handle]
+            handle.state(item.start.base_length, item.start.tail)
+            runs[item.handle] = _Run(item, handle)
+        elif known is None or known.item.round != item.round:
+            return
+        elif action == "grant":
+            known.granted = max(known.granted, item.grant.granted_length)
+        else:
+            del runs[item.handle]
+
     def _verify(self, item: verifier_pb2.VerifyItem, batch: int) -> verifier_pb2.VerifyResult:
         if item.HasField("close"):
             self._handles.pop(item.handle, None)
@@ -158,6 +202,45 @@ class Simulated(
             branches=[draft_pb2.Branch(tokens=tokens)],
             final=True,
             timing=model_pb2.ItemTiming(forward=seconds, total=seconds, forward_count=item.draft_length),
+        )
+
+
+class _Run:
+    """A run that goes on by a token a step."""
+
+    def __init__(self, item: verifier_pb2.RunItem, handle: _Handle) -> None:
+        self.item, self._handle = item, handle
+        self.granted = item.start.granted_length
+        self._length = item.start.base_length + len(item.start.tail)
+        self._token: int | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """True at the run's length."""
+        return self._length >= self.item.start.until_length
+
+    @property
+    def may_step(self) -> bool:
+        """True below the granted length."""
+        return self._length < min(self.granted, self.item.start.until_length)
+
+    def step(self, seconds: float, batch: int) -> verifier_pb2.RunResult:
+        """Choose a token in a step of ``batch`` runs."""
+        if self._token is not None:
+            self._handle.state(self._length - 1, [self._token])
+        is_first, sums = self._token is None, self._handle.sums
+        self._token = next_token(sums[-1], len(sums) - 1, _PLAIN)
+        self._length += 1
+        return verifier_pb2.RunResult(
+            handle=self.item.handle,
+            round=self.item.round,
+            position=self._length - 1,
+            tokens=[self._token],
+            prefilled_count=len(self.item.start.tail) if is_first else 0,
+            end=verifier_pb2.RUN_END_UNTIL if self.has_ended else verifier_pb2.RUN_END_UNSPECIFIED,
+            timing=model_pb2.ItemTiming(
+                forward=duration(seconds), total=duration(seconds), forward_count=1, step_token_count=batch
+            ),
         )
 
 

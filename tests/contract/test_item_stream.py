@@ -16,9 +16,10 @@ from slipstream.rpc.item_answers import Answer, answer_items
 from slipstream.rpc.item_stream import ItemStream
 from slipstream.rpc.status import PeerError, error_of, status_of
 from slipstream.wire.v1 import verifier_pb2, verifier_pb2_grpc
+from tests.lock_step_verifier import LockStepVerifier
 
 
-class Echo(verifier_pb2_grpc.VerifierServiceServicer):
+class Echo(LockStepVerifier):
     """Answers each item after ``tail[0]`` milliseconds with the item's own base_length; keeps the
     messages' sizes."""
 

@@ -10,6 +10,7 @@ import grpc
 
 from slipstream.rpc.channel import SERVER_OPTIONS
 from slipstream.wire.v1 import verifier_pb2, verifier_pb2_grpc
+from tests.lock_step_verifier import LockStepVerifier
 
 PINGS_EACH_SECOND = (
     ("grpc.keepalive_time_ms", 1_000),
@@ -19,7 +20,7 @@ PINGS_EACH_SECOND = (
 )
 
 
-class Silent(verifier_pb2_grpc.VerifierServiceServicer):
+class Silent(LockStepVerifier):
     async def Verify(
         self, request_iterator: AsyncIterator[verifier_pb2.VerifyRequest], context: Any
     ) -> AsyncIterator[verifier_pb2.VerifyResponse]:

@@ -24,6 +24,7 @@ from slipstream.rpc.sampling_wire import rule_of
 from slipstream.rpc.status import PeerError, status_of
 from slipstream.sampling.rule import SamplingDefaults, SamplingRule
 from slipstream.wire.v1 import draft_pb2, draft_pb2_grpc, verifier_pb2, verifier_pb2_grpc
+from tests.lock_step_verifier import LockStepVerifier
 from tests.scripted_peers import new_note
 
 INFO = ModelInfo("m", "A", 100, "t", 4096, (2,), SamplingDefaults(), "float32", "cpu", 32, "w", 2)
@@ -31,7 +32,7 @@ TERMS = Terms("t", "w", 60.0)
 RULE = SamplingRule(temperature=0.5, seed=3)
 
 
-class Service(verifier_pb2_grpc.VerifierServiceServicer, draft_pb2_grpc.DraftServiceServicer):
+class Service(LockStepVerifier, draft_pb2_grpc.DraftServiceServicer):
     """Keeps every item, knows the rules it was told, and answers the seed of an item's rule; the
     draft never answers."""
 

@@ -18,12 +18,13 @@ import psutil
 import pytest
 
 from proving.__main__ import main
-from proving.disturbances import Disturbance, OneSession, Scope, Strike, Wave, disturbances_on
+from proving.disturbances import Disturbance, OneSession, Scope, Wave, disturbances_on
 from proving.pairs import COMPILED, pair_named
 from proving.prompts import PromptSource
 from proving.proxy import Fault
 from proving.reference import PlainDecoder
 from proving.results import ResultStore
+from proving.run_faults import Strike
 from proving.schedule import Cell, plan
 from proving.schedule import Wave as PlannedWave
 from proving.serving import CellRun
