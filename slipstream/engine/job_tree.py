@@ -69,9 +69,10 @@ class JobTree:
         return self._numbers[job if job.parent is None else job.parent]
 
     def rotate(self, served: Set[Job]) -> None:
-        """Put the rounds and runs that were in a step behind those that found no place in it."""
+        """Put the rounds and runs that were in a step behind those that found no place in it. A
+        draft's branches keep their order: the likeliest come first."""
         if len(served) < len(self.active):
-            self.active.sort(key=lambda job: job in served and not job.is_prompt)
+            self.active.sort(key=lambda job: job in served and not (job.is_prompt or job.drafting))
 
     def overtake(self, sequence: Sequence) -> None:
         """Drop all jobs of a sequence at the next step."""
