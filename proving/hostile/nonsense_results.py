@@ -303,7 +303,6 @@ RUN_RESULTS: Mapping[str, Mutation] = {
     "part after the end": _then(verifier_pb2.RUN_END_STOPPED, goes_on=True),
     "5,000 empty parts": _empty_parts,
     "10,000 parts of a token that is none": _parts_of_none,
-    "no parts at all": lambda result, item: [],
     "prefilled_count negative": _set("prefilled_count", -1),
     "prefilled_count 2^31-1": _set("prefilled_count", MOST),
     "margin NaN": _set("margin", NAN),
