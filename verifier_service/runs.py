@@ -81,10 +81,10 @@ class StreamRuns:
         start = item.start
         if violations := [*_violations(start)]:
             raise InvalidFieldsError(violations)
-        name = self._handles.open_handle(item.handle, start)
         rule = rule_of(start.rule, self._host.engine.model.vocabulary_size)
         if rule.draws_ratios:
             raise InvalidFieldsError([FieldViolation("rule.acceptance", "must not be RATIO: a run has no proposal")])
+        name = self._handles.open_handle(item.handle, start)
         statement = Statement(start.base_length, tuple(start.tail))
         limits = RunLimits(start.until_length, start.granted_length)
         logprobs = _logprob_request(start)
@@ -132,8 +132,11 @@ class _RunListener:
         with its end."""
         for job in jobs:
             assert isinstance(job, RunJob)
-            if job.parts and job.end is None:  # else the last token came before the end that it brings
-                self.answer.push(self._result(job, None))
+            # Counted before the end is read: the model thread sets the end, and then makes the last
+            # part, whose token must not be told before the end that it brings.
+            count = len(job.parts)
+            if count and job.end is None:
+                self.answer.push(self._result(job, count, None))
 
     def done(self, job: RunJob) -> None:
         """Send the last result."""
@@ -146,7 +149,7 @@ class _RunListener:
             job,
             {names.COMMITTED_COUNT: job.length - asked.base_length - asked.tail_length},
         )
-        self.answer.finish(self._result(job, job.end))
+        self.answer.finish(self._result(job, len(job.parts), job.end))
 
     def failed(self, error: Exception) -> None:
         """Send the error as the last result."""
@@ -158,9 +161,9 @@ class _RunListener:
         self.is_repeated = True
         self.answer.leave()
 
-    def _result(self, job: RunJob, end: RunEnd | None) -> verifier_pb2.RunResult:
-        """Return all parts that wait as one result."""
-        parts = [job.parts.popleft() for _ in range(len(job.parts))]
+    def _result(self, job: RunJob, count: int, end: RunEnd | None) -> verifier_pb2.RunResult:
+        """Return the first ``count`` parts that wait as one result."""
+        parts = [job.parts.popleft() for _ in range(count)]
         choices = [choice for part in parts for choice in part.choices]
         result = verifier_pb2.RunResult(
             handle=self.item.handle,

@@ -40,8 +40,6 @@ class Limits(NamedTuple):
 class RunSide(Protocol):
     """The verifier as one of its runs sees it."""
 
-    address: str
-
     def tell(self, item: verifier_pb2.RunItem) -> None:
         """Send an item that has no result."""
 

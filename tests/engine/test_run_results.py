@@ -49,3 +49,33 @@ def test_parts_that_are_sent_late_do_not_tell_the_end_without_saying_so(last: in
     for result in sent.results:
         check.check(result, 10.0)
     assert [token for result in sent.results for token in result.tokens] == [5, last]
+
+
+def test_a_run_that_ends_while_its_parts_are_sent_tells_its_last_token_with_its_end() -> None:
+    class Racing(RunJob):
+        """A run that the model thread ends just after the event loop has read that it goes on."""
+
+        is_read = False
+
+        @property
+        def end(self) -> RunEnd | None:
+            before = super().end
+            if self.is_read:
+                self.is_read = False
+                self.advance([Choice(END, 1.0)])
+                self.make_part(0.0, is_over=True)
+            return before
+
+    job = Racing(Sequence("handle"), Statement(0, (1,)), RULE, RunLimits(9, 9))
+    sent = Sent()
+    item = verifier_pb2.RunItem(handle="handle", round=1, start=verifier_pb2.StartRun(tail=[1]))
+    listener = _RunListener(item, cast(Answer[Any], sent), ServiceTelemetry(), lambda: None)
+    job.advance([Choice(5, 1.0)])
+    job.make_part(0.0)
+    job.is_read = True
+    listener.parts_done([job])
+    listener.done(job)
+    assert [(list(result.tokens), result.end) for result in sent.results] == [
+        ([5], verifier_pb2.RUN_END_UNSPECIFIED),
+        ([END], verifier_pb2.RUN_END_TOKEN),
+    ]
