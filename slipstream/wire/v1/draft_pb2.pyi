@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.rpc import status_pb2 as _status_pb2
+from slipstream.wire.v1 import hint_pb2 as _hint_pb2
 from slipstream.wire.v1 import model_pb2 as _model_pb2
 from slipstream.wire.v1 import rule_pb2 as _rule_pb2
 import builtins as _builtins
@@ -262,3 +263,275 @@ class Branch(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__next_token) -> _WhichOneofReturnType__next_token | None: ...
 
 Global___Branch: _TypeAlias = Branch  # noqa: Y015
+
+@_typing.final
+class DraftRequest(_message.Message):
+    """Items that were ready together."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ITEMS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___DraftItem]:
+        """In the order in which they take effect. At most 64 MiB in all; about 4 MiB is enough."""
+
+    def __init__(
+        self,
+        *,
+        items: _abc.Iterable[Global___DraftItem] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["items", b"items"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DraftRequest: _TypeAlias = DraftRequest  # noqa: Y015
+
+@_typing.final
+class DraftItem(_message.Message):
+    """What to guess of a handle's sequence. StartDraft and CloseSequence have results; the others have
+    none.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HANDLE_FIELD_NUMBER: _builtins.int
+    ROUND_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    COMMIT_FIELD_NUMBER: _builtins.int
+    STOP_FIELD_NUMBER: _builtins.int
+    CLOSE_FIELD_NUMBER: _builtins.int
+    handle: _builtins.str
+    """Names the sequence's KV on this service, for the peer whose stream this is. The orchestrator
+    draws it.
+    """
+    round: _builtins.int
+    """Number of the item that starts the guessing, from the same counter as ProposeItem.round. It
+    rises with every new request on a handle, and a newer request ends older guessing. Every item
+    about it has the number of its start. A CommitTokens or StopDraft of another number changes
+    nothing.
+    """
+    @_builtins.property
+    def start(self) -> Global___StartDraft:
+        """Starts to guess."""
+
+    @_builtins.property
+    def commit(self) -> Global___CommitTokens:
+        """Tells what the target has chosen."""
+
+    @_builtins.property
+    def stop(self) -> Global___StopDraft:
+        """Ends the guessing."""
+
+    @_builtins.property
+    def close(self) -> _model_pb2.CloseSequence:
+        """Ends the guessing without a result, and closes the handle."""
+
+    def __init__(
+        self,
+        *,
+        handle: _builtins.str = ...,
+        round: _builtins.int = ...,
+        start: Global___StartDraft | None = ...,
+        commit: Global___CommitTokens | None = ...,
+        stop: Global___StopDraft | None = ...,
+        close: _model_pb2.CloseSequence | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "close", b"close", "commit", b"commit", "start", b"start", "stop", b"stop"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "close", b"close", "commit", b"commit", "handle", b"handle", "round", b"round", "start", b"start", "stop", b"stop"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_action: _TypeAlias = _typing.Literal["start", "commit", "stop", "close"]  # noqa: Y015
+    _WhichOneofArgType_action: _TypeAlias = _typing.Literal["action", b"action"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_action) -> _WhichOneofReturnType_action | None: ...
+
+Global___DraftItem: _TypeAlias = DraftItem  # noqa: Y015
+
+@_typing.final
+class StartDraft(_message.Message):
+    """"Keep base_length tokens of this handle; then come the committed tokens `tail`; guess what comes
+    next, until told to stop."
+
+    INVALID_ARGUMENT if the rule tests ratios: then the text depends on each proposal.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BASE_LENGTH_FIELD_NUMBER: _builtins.int
+    TAIL_FIELD_NUMBER: _builtins.int
+    UNTIL_LENGTH_FIELD_NUMBER: _builtins.int
+    RULE_FIELD_NUMBER: _builtins.int
+    LEAST_LENGTH_FIELD_NUMBER: _builtins.int
+    PRICE_FIELD_NUMBER: _builtins.int
+    OPEN_FIELD_NUMBER: _builtins.int
+    TRACEPARENT_FIELD_NUMBER: _builtins.int
+    base_length: _builtins.int
+    """Tokens of the handle's cache to keep; all tokens beyond them are dropped."""
+    until_length: _builtins.int
+    """The sequence's length at which the target's run ends. No guess goes beyond it."""
+    least_length: _builtins.int
+    """Tokens past the committed ones to guess even if they are unlikely. 0: as many as are likely."""
+    price: _builtins.float
+    """As in CommitTokens."""
+    traceparent: _builtins.str
+    """W3C trace context of the span that the draft's spans belong to. Empty: not traced."""
+    @_builtins.property
+    def tail(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The committed tokens after base_length, at least one."""
+
+    @_builtins.property
+    def rule(self) -> _rule_pb2.SamplingRule:
+        """The target's rule. The draft adds the same noise to its own logits, so the two mostly agree."""
+
+    @_builtins.property
+    def open(self) -> _model_pb2.OpenSequence:
+        """Opens the handle with this item, if it is not open. Absent: an unknown handle fails with
+        UNKNOWN_HANDLE.
+        """
+
+    def __init__(
+        self,
+        *,
+        base_length: _builtins.int = ...,
+        tail: _abc.Iterable[_builtins.int] | None = ...,
+        until_length: _builtins.int = ...,
+        rule: _rule_pb2.SamplingRule | None = ...,
+        least_length: _builtins.int = ...,
+        price: _builtins.float = ...,
+        open: _model_pb2.OpenSequence | None = ...,
+        traceparent: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["open", b"open", "rule", b"rule"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_length", b"base_length", "least_length", b"least_length", "open", b"open", "price", b"price", "rule", b"rule", "tail", b"tail", "traceparent", b"traceparent", "until_length", b"until_length"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StartDraft: _TypeAlias = StartDraft  # noqa: Y015
+
+@_typing.final
+class CommitTokens(_message.Message):
+    """Tokens that the target has chosen. Guesses that agree with them stay; others are dropped."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POSITION_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    PRICE_FIELD_NUMBER: _builtins.int
+    position: _builtins.int
+    """The sequence's length before `tokens`. Tokens that the service knows already are skipped."""
+    price: _builtins.float
+    """Tokens of this session that the target would choose in each second of the draft's work. A guess
+    is made only if it is likelier than what its step costs. 0: the draft computes on processors of
+    its own.
+    """
+    @_builtins.property
+    def tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """At least one."""
+
+    def __init__(
+        self,
+        *,
+        position: _builtins.int = ...,
+        tokens: _abc.Iterable[_builtins.int] | None = ...,
+        price: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["position", b"position", "price", b"price", "tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommitTokens: _TypeAlias = CommitTokens  # noqa: Y015
+
+@_typing.final
+class StopDraft(_message.Message):
+    """Ends the guessing. The handle stays open, and its KV stays."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StopDraft: _TypeAlias = StopDraft  # noqa: Y015
+
+@_typing.final
+class DraftResponse(_message.Message):
+    """Results that were ready together."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESULTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___DraftResult]:
+        """In the order in which they became ready. At most 4 MiB in all; about 1 MiB, unless one result
+        is larger.
+        """
+
+    def __init__(
+        self,
+        *,
+        results: _abc.Iterable[Global___DraftResult] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["results", b"results"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DraftResponse: _TypeAlias = DraftResponse  # noqa: Y015
+
+@_typing.final
+class DraftResult(_message.Message):
+    """Hints that were guessed since the result before."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HANDLE_FIELD_NUMBER: _builtins.int
+    ROUND_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    HINTS_FIELD_NUMBER: _builtins.int
+    FINAL_FIELD_NUMBER: _builtins.int
+    TIMING_FIELD_NUMBER: _builtins.int
+    handle: _builtins.str
+    """As in the item."""
+    round: _builtins.int
+    """As in the item."""
+    final: _builtins.bool
+    """Set in the last result: it was stopped, or a newer request came."""
+    @_builtins.property
+    def error(self) -> _status_pb2.Status:
+        """Set if the guessing failed; then no field below is set. Its details hold a google.rpc.ErrorInfo."""
+
+    @_builtins.property
+    def hints(self) -> _containers.RepeatedCompositeFieldContainer[_hint_pb2.Hint]:
+        """Likeliest first. A later hint that continues an earlier one replaces it."""
+
+    @_builtins.property
+    def timing(self) -> _model_pb2.ItemTiming:
+        """Times since the result before this one, or since the item arrived."""
+
+    def __init__(
+        self,
+        *,
+        handle: _builtins.str = ...,
+        round: _builtins.int = ...,
+        error: _status_pb2.Status | None = ...,
+        hints: _abc.Iterable[_hint_pb2.Hint] | None = ...,
+        final: _builtins.bool = ...,
+        timing: _model_pb2.ItemTiming | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "timing", b"timing"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "final", b"final", "handle", b"handle", "hints", b"hints", "round", b"round", "timing", b"timing"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DraftResult: _TypeAlias = DraftResult  # noqa: Y015

@@ -40,6 +40,11 @@ class DraftServiceStub:
                 request_serializer=slipstream_dot_wire_dot_v1_dot_draft__pb2.ProposeRequest.SerializeToString,
                 response_deserializer=slipstream_dot_wire_dot_v1_dot_draft__pb2.ProposeResponse.FromString,
                 _registered_method=True)
+        self.Draft = channel.stream_stream(
+                '/slipstream.wire.v1.DraftService/Draft',
+                request_serializer=slipstream_dot_wire_dot_v1_dot_draft__pb2.DraftRequest.SerializeToString,
+                response_deserializer=slipstream_dot_wire_dot_v1_dot_draft__pb2.DraftResponse.FromString,
+                _registered_method=True)
 
 
 class DraftServiceServicer:
@@ -54,6 +59,14 @@ class DraftServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Draft(self, request_iterator, context):
+        """One stream carries the guesses at many sequences. The service is told what the target has
+        chosen, and sends hints without being asked for each. Losing the stream ends its guessing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_DraftServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -61,6 +74,11 @@ def add_DraftServiceServicer_to_server(servicer, server):
                     servicer.Propose,
                     request_deserializer=slipstream_dot_wire_dot_v1_dot_draft__pb2.ProposeRequest.FromString,
                     response_serializer=slipstream_dot_wire_dot_v1_dot_draft__pb2.ProposeResponse.SerializeToString,
+            ),
+            'Draft': grpc.stream_stream_rpc_method_handler(
+                    servicer.Draft,
+                    request_deserializer=slipstream_dot_wire_dot_v1_dot_draft__pb2.DraftRequest.FromString,
+                    response_serializer=slipstream_dot_wire_dot_v1_dot_draft__pb2.DraftResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -91,6 +109,33 @@ class DraftService:
             '/slipstream.wire.v1.DraftService/Propose',
             slipstream_dot_wire_dot_v1_dot_draft__pb2.ProposeRequest.SerializeToString,
             slipstream_dot_wire_dot_v1_dot_draft__pb2.ProposeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Draft(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/slipstream.wire.v1.DraftService/Draft',
+            slipstream_dot_wire_dot_v1_dot_draft__pb2.DraftRequest.SerializeToString,
+            slipstream_dot_wire_dot_v1_dot_draft__pb2.DraftResponse.FromString,
             options,
             channel_credentials,
             insecure,

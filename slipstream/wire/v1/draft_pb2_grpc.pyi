@@ -37,6 +37,10 @@ class DraftServiceStub:
     """One stream carries the rounds of many sequences. Results come as they are ready, in any order.
     An item's error is in its result, never the stream's end; losing the stream loses nothing.
     """
+    Draft: _grpc.StreamStreamMultiCallable[_draft_pb2.DraftRequest, _draft_pb2.DraftResponse]
+    """One stream carries the guesses at many sequences. The service is told what the target has
+    chosen, and sends hints without being asked for each. Losing the stream ends its guessing.
+    """
 
 @_typing.type_check_only
 class DraftServiceAsyncStub(DraftServiceStub):
@@ -46,6 +50,10 @@ class DraftServiceAsyncStub(DraftServiceStub):
     Propose: _aio.StreamStreamMultiCallable[_draft_pb2.ProposeRequest, _draft_pb2.ProposeResponse]  # type: ignore[assignment]
     """One stream carries the rounds of many sequences. Results come as they are ready, in any order.
     An item's error is in its result, never the stream's end; losing the stream loses nothing.
+    """
+    Draft: _aio.StreamStreamMultiCallable[_draft_pb2.DraftRequest, _draft_pb2.DraftResponse]  # type: ignore[assignment]
+    """One stream carries the guesses at many sequences. The service is told what the target has
+    chosen, and sends hints without being asked for each. Losing the stream ends its guessing.
     """
 
 class DraftServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -59,6 +67,16 @@ class DraftServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_draft_pb2.ProposeResponse], _abc.AsyncIterator[_draft_pb2.ProposeResponse]]:
         """One stream carries the rounds of many sequences. Results come as they are ready, in any order.
         An item's error is in its result, never the stream's end; losing the stream loses nothing.
+        """
+
+    @_abc_1.abstractmethod
+    def Draft(
+        self,
+        request_iterator: _MaybeAsyncIterator[_draft_pb2.DraftRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_draft_pb2.DraftResponse], _abc.AsyncIterator[_draft_pb2.DraftResponse]]:
+        """One stream carries the guesses at many sequences. The service is told what the target has
+        chosen, and sends hints without being asked for each. Losing the stream ends its guessing.
         """
 
 def add_DraftServiceServicer_to_server(servicer: DraftServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

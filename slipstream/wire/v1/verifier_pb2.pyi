@@ -5,11 +5,13 @@ The orchestrator's requests to the target model."""
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.rpc import status_pb2 as _status_pb2
 from slipstream.v1 import sampling_pb2 as _sampling_pb2
+from slipstream.wire.v1 import hint_pb2 as _hint_pb2
 from slipstream.wire.v1 import model_pb2 as _model_pb2
 from slipstream.wire.v1 import rule_pb2 as _rule_pb2
 import builtins as _builtins
@@ -312,6 +314,7 @@ class RunItem(_message.Message):
     GRANT_FIELD_NUMBER: _builtins.int
     STOP_FIELD_NUMBER: _builtins.int
     CLOSE_FIELD_NUMBER: _builtins.int
+    HINT_FIELD_NUMBER: _builtins.int
     handle: _builtins.str
     """Names the sequence's KV on this service, for the peer whose stream this is. The orchestrator
     draws it.
@@ -319,7 +322,8 @@ class RunItem(_message.Message):
     round: _builtins.int
     """Number of the request that starts the run, from the same counter as VerifyItem.round. It rises
     with every new request on a handle, and a newer request ends an older run. Every item about a
-    run has the number of its start. A GrantTokens or StopRun of another number changes nothing.
+    run has the number of its start. A GrantTokens, StopRun or Hint of
+    another number changes nothing.
     """
     @_builtins.property
     def start(self) -> Global___StartRun:
@@ -337,6 +341,10 @@ class RunItem(_message.Message):
     def close(self) -> _model_pb2.CloseSequence:
         """Ends the run without a result, and closes the handle."""
 
+    @_builtins.property
+    def hint(self) -> _hint_pb2.Hint:
+        """Says what the run's next tokens may be."""
+
     def __init__(
         self,
         *,
@@ -346,12 +354,13 @@ class RunItem(_message.Message):
         grant: Global___GrantTokens | None = ...,
         stop: Global___StopRun | None = ...,
         close: _model_pb2.CloseSequence | None = ...,
+        hint: _hint_pb2.Hint | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "close", b"close", "grant", b"grant", "start", b"start", "stop", b"stop"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "close", b"close", "grant", b"grant", "hint", b"hint", "start", b"start", "stop", b"stop"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "close", b"close", "grant", b"grant", "handle", b"handle", "round", b"round", "start", b"start", "stop", b"stop"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "close", b"close", "grant", b"grant", "handle", b"handle", "hint", b"hint", "round", b"round", "start", b"start", "stop", b"stop"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_action: _TypeAlias = _typing.Literal["start", "grant", "stop", "close"]  # noqa: Y015
+    _WhichOneofReturnType_action: _TypeAlias = _typing.Literal["start", "grant", "stop", "close", "hint"]  # noqa: Y015
     _WhichOneofArgType_action: _TypeAlias = _typing.Literal["action", b"action"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_action) -> _WhichOneofReturnType_action | None: ...
 
@@ -377,6 +386,9 @@ class StartRun(_message.Message):
     TAIL_LOGPROBS_FIELD_NUMBER: _builtins.int
     OPEN_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
+    TAKES_NGRAMS_FIELD_NUMBER: _builtins.int
+    FIXED_HINT_COUNT_FIELD_NUMBER: _builtins.int
+    LONGEST_HOLD_FIELD_NUMBER: _builtins.int
     base_length: _builtins.int
     """Tokens of the handle's cache to keep; all tokens beyond them are dropped."""
     until_length: _builtins.int
@@ -395,6 +407,10 @@ class StartRun(_message.Message):
     """
     traceparent: _builtins.str
     """W3C trace context of the span that the run's spans belong to. Empty: not traced."""
+    takes_ngrams: _builtins.bool
+    """Lets the service make hints itself from what followed the same tokens before."""
+    fixed_hint_count: _builtins.int
+    """Hint tokens to verify in each step, as far as there are that many. 0: as many as pay."""
     @_builtins.property
     def tail(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The committed tokens after base_length, at least one: the first choice is made at its last
@@ -411,6 +427,10 @@ class StartRun(_message.Message):
         UNKNOWN_HANDLE.
         """
 
+    @_builtins.property
+    def longest_hold(self) -> _duration_pb2.Duration:
+        """Longest time for which a step waits for a hint that is due. Absent: no step waits."""
+
     def __init__(
         self,
         *,
@@ -423,10 +443,13 @@ class StartRun(_message.Message):
         tail_logprobs: _builtins.bool = ...,
         open: _model_pb2.OpenSequence | None = ...,
         traceparent: _builtins.str = ...,
+        takes_ngrams: _builtins.bool = ...,
+        fixed_hint_count: _builtins.int = ...,
+        longest_hold: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_top_logprob_count", b"_top_logprob_count", "open", b"open", "rule", b"rule", "top_logprob_count", b"top_logprob_count"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_top_logprob_count", b"_top_logprob_count", "longest_hold", b"longest_hold", "open", b"open", "rule", b"rule", "top_logprob_count", b"top_logprob_count"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_top_logprob_count", b"_top_logprob_count", "base_length", b"base_length", "granted_length", b"granted_length", "open", b"open", "rule", b"rule", "tail", b"tail", "tail_logprobs", b"tail_logprobs", "top_logprob_count", b"top_logprob_count", "traceparent", b"traceparent", "until_length", b"until_length"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_top_logprob_count", b"_top_logprob_count", "base_length", b"base_length", "fixed_hint_count", b"fixed_hint_count", "granted_length", b"granted_length", "longest_hold", b"longest_hold", "open", b"open", "rule", b"rule", "tail", b"tail", "tail_logprobs", b"tail_logprobs", "takes_ngrams", b"takes_ngrams", "top_logprob_count", b"top_logprob_count", "traceparent", b"traceparent", "until_length", b"until_length"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__top_logprob_count: _TypeAlias = _typing.Literal["top_logprob_count"]  # noqa: Y015
     _WhichOneofArgType__top_logprob_count: _TypeAlias = _typing.Literal["_top_logprob_count", b"_top_logprob_count"]  # noqa: Y015
@@ -518,6 +541,7 @@ class RunResult(_message.Message):
     PREFILLED_COUNT_FIELD_NUMBER: _builtins.int
     TAIL_LOGPROBS_FIELD_NUMBER: _builtins.int
     TIMING_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
     handle: _builtins.str
     """As in the item."""
     round: _builtins.int
@@ -556,6 +580,10 @@ class RunResult(_message.Message):
     def timing(self) -> _model_pb2.ItemTiming:
         """Times since the part before this one, or since the item arrived."""
 
+    @_builtins.property
+    def steps(self) -> _containers.RepeatedCompositeFieldContainer[Global___RunStep]:
+        """The steps that chose `tokens`, in their order."""
+
     def __init__(
         self,
         *,
@@ -570,11 +598,58 @@ class RunResult(_message.Message):
         prefilled_count: _builtins.int = ...,
         tail_logprobs: _abc.Iterable[_sampling_pb2.TokenLogprobs] | None = ...,
         timing: _model_pb2.ItemTiming | None = ...,
+        steps: _abc.Iterable[Global___RunStep] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "timing", b"timing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "error", b"error", "handle", b"handle", "logprobs", b"logprobs", "margin", b"margin", "position", b"position", "prefilled_count", b"prefilled_count", "round", b"round", "tail_logprobs", b"tail_logprobs", "timing", b"timing", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "error", b"error", "handle", b"handle", "logprobs", b"logprobs", "margin", b"margin", "position", b"position", "prefilled_count", b"prefilled_count", "round", b"round", "steps", b"steps", "tail_logprobs", b"tail_logprobs", "timing", b"timing", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RunResult: _TypeAlias = RunResult  # noqa: Y015
+
+@_typing.final
+class RunStep(_message.Message):
+    """A step that verified hint tokens, or a stretch of steps without any."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_COUNT_FIELD_NUMBER: _builtins.int
+    HINT_COUNT_FIELD_NUMBER: _builtins.int
+    ACCEPTED_COUNT_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    FORWARD_FIELD_NUMBER: _builtins.int
+    HELD_FIELD_NUMBER: _builtins.int
+    token_count: _builtins.int
+    """Tokens in the result that the step chose."""
+    hint_count: _builtins.int
+    """Hint tokens that it verified."""
+    accepted_count: _builtins.int
+    """Those of them, from the first on, that equal the target's choices."""
+    source: _hint_pb2.HintSource.ValueType
+    """The kind of maker of the hint. Unspecified if hint_count is 0."""
+    @_builtins.property
+    def forward(self) -> _duration_pb2.Duration:
+        """Its part of the result's timing.forward."""
+
+    @_builtins.property
+    def held(self) -> _duration_pb2.Duration:
+        """Time for which the run sat out before it, because a hint was due."""
+
+    def __init__(
+        self,
+        *,
+        token_count: _builtins.int = ...,
+        hint_count: _builtins.int = ...,
+        accepted_count: _builtins.int = ...,
+        source: _hint_pb2.HintSource.ValueType = ...,
+        forward: _duration_pb2.Duration | None = ...,
+        held: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["forward", b"forward", "held", b"held"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_count", b"accepted_count", "forward", b"forward", "held", b"held", "hint_count", b"hint_count", "source", b"source", "token_count", b"token_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RunStep: _TypeAlias = RunStep  # noqa: Y015
