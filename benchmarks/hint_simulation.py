@@ -19,6 +19,7 @@ from rich.table import Table
 
 from benchmarks.report import Report, add_output
 from benchmarks.simulated_hints import Scenario, simulate
+from slipstream import step_times
 from slipstream.engine import hinting
 
 NUMBERS = (
@@ -48,7 +49,7 @@ SMALL = replace(Scenario(), verify=0.0025, verify_row=0.0006, draft=0.0005, draf
 @contextmanager
 def changed(name: str, factor: float) -> Iterator[None]:
     """Multiply a number wherever it is used."""
-    modules = [
+    modules = [step_times] + [
         importlib.import_module(f"{hinting.__name__}.{found.name}") for found in pkgutil.iter_modules(hinting.__path__)
     ]
     users = [module for module in modules if hasattr(module, name)]

@@ -19,7 +19,7 @@ from slipstream.engine.hinting.hints import MOST_TOKENS, Candidate, Hint, HintBo
 from slipstream.engine.hinting.holding import Hold, divide
 from slipstream.engine.hinting.horizon import Horizon, Line, Probes, least_survival
 from slipstream.engine.hinting.selection import Offer, best_prefix, select
-from slipstream.engine.hinting.step_times import StepTimes
+from slipstream.step_times import StepTimes
 
 _PROMPT = 10
 _PROFILED = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)

@@ -9,7 +9,7 @@ import pytest
 
 from slipstream.engine.hinting.calibration import survivals
 from slipstream.engine.hinting.selection import Offer, Selection, best_prefix, select
-from slipstream.engine.hinting.step_times import StepTimes
+from slipstream.step_times import StepTimes
 
 CHEAP = StepTimes([(1, 0.0252), (512, 0.1274)])
 """25 ms and 0.2 ms a row."""

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from slipstream.engine.hinting.step_times import RECENT_STEPS, StepTimes
+from slipstream.step_times import RECENT_STEPS, StepTimes
 
 PROFILE = [(1, 0.0252), (8, 0.0266), (64, 0.0378)]
 

@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slipstream.engine.hinting.step_times import StepTimes
+from slipstream.step_times import StepTimes
 
 
 @dataclass(frozen=True, slots=True)
