@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 
 from orchestrator.peers.checking.faults import PeerFaultError
 from orchestrator.peers.checking.results import RunCheck, VerificationCheck
-from orchestrator.peers.exchange import Terms, Verification, timing_of
+from orchestrator.peers.exchange import PeerTiming, Terms, Verification, timing_of
 from orchestrator.peers.model_peer import ModelPeer
 from orchestrator.peers.progress import LOOK_SHARE, Look, Progress
 from orchestrator.peers.sequence import PeerSequence, Position
 from orchestrator.peers.stall_watch import StallWatch, VerifierStalledError
+from orchestrator.peers.step_curve import StepCurve
 from orchestrator.peers.verifier_run import Limits, VerifierRun
 from orchestrator.speculation.proposal import NOTHING_PROPOSED, Proposal
 from slipstream.rpc.connector import PLAINTEXT, Connector
@@ -44,12 +44,12 @@ class VerifierPeer(ModelPeer[verifier_pb2.VerifyItem, verifier_pb2.VerifyResult]
         self,
         address: str,
         deadline_seconds: float = 10.0,
-        work: Callable[[int], float] = lambda token_count: 0.0,
         connector: Connector = PLAINTEXT,
     ) -> None:
         """The verifier counts as stalled after ``deadline_seconds`` of silence and, as `Progress`
-        defines it, the ``work`` of what it owes."""
+        defines it, the expected time of what it owes."""
         super().__init__("verifier", address, connector)
+        self.steps = StepCurve()
         self._probed = PeerSequence()
         """Sequence of all probes while the peer is stalled. A probe whose answer is lost leaves its
         handle open too."""
@@ -63,7 +63,7 @@ class VerifierPeer(ModelPeer[verifier_pb2.VerifyItem, verifier_pb2.VerifyResult]
             on_fault=self._note_fault,
         )
         self._stalls = StallWatch(
-            Progress(deadline_seconds, work),
+            Progress(deadline_seconds, self.steps.work),
             look=self._look,
             probe=self._probe,
             probe_seconds=deadline_seconds,
@@ -163,6 +163,10 @@ class VerifierPeer(ModelPeer[verifier_pb2.VerifyItem, verifier_pb2.VerifyResult]
         """Record that a part of a run has come."""
         self._stalls.record_verification()
 
+    def record_steps(self, timing: PeerTiming) -> None:
+        """Record what the steps of a part took."""
+        self.steps.record(timing)
+
     def note_fault(self, fault: PeerFaultError) -> None:
         """Count a part that no verifier can send."""
         self.faults.note(fault)
@@ -219,6 +223,7 @@ class VerifierPeer(ModelPeer[verifier_pb2.VerifyItem, verifier_pb2.VerifyResult]
             self._check(result, check, round_trip)
         sequence.answered(handle, stated)
         timing = timing_of(result.timing, round_trip)
+        self.steps.record(timing)
         return Verification(
             accepted_count=result.accepted_count,
             next_token=result.next_token,

@@ -55,6 +55,9 @@ class RunSide(Protocol):
     def record_verification(self) -> None:
         """Record that the verifier makes progress."""
 
+    def record_steps(self, timing: PeerTiming) -> None:
+        """Record what the steps of a part took."""
+
     def note_fault(self, fault: PeerFaultError) -> None:
         """Count an answer that no verifier can give."""
 
@@ -140,6 +143,7 @@ class VerifierRun:
         self._on_open()
         if result.tokens:
             timing = timing_of(result.timing, now - self._last)
+            self._side.record_steps(timing)
             self._last = now
             self._parts.append(
                 Part(

@@ -125,6 +125,7 @@ class Peers:
     def _admit(self, peer: VerifierPeer) -> None:
         assert peer.info is not None
         self.verifiers.admit(peer)
+        peer.steps.profile(peer.info.step_times, peer.info.row_multiple)
         known = self._knowledge.verifiers[peer.address]
         known.costs.profile(peer.info.step_times, peer.info.row_multiple)
         known.processors = peer.info.processors
@@ -210,9 +211,8 @@ class Peers:
         verifiers = {peer.address: peer for peer in self.verifiers.peers}
         for address in self._verifier_names.addresses:
             if address not in verifiers:
-                work = self._knowledge.verifiers[address].costs.work
                 connector = self._connector.for_host(self._verifier_names.host_of(address))
-                verifier = VerifierPeer(address, self._settings.verifier_deadline_seconds, work, connector)
+                verifier = VerifierPeer(address, self._settings.verifier_deadline_seconds, connector)
                 self.verifiers.add(verifier)
                 self._attending[verifier] = tasks.create_task(self._attend_verifier(verifier))
         for address in self._draft_names.addresses:

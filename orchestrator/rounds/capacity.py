@@ -4,13 +4,11 @@ memory holds."""
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections.abc import Callable
 
-import numpy as np
-
+from orchestrator.peers.step_curve import StepCurve
 from orchestrator.peers.verifiers import Verifiers
-from orchestrator.speculation.costs import VerifyCosts
-from orchestrator.speculation.knowledge import PairKnowledge
 
 MOST_ROUNDS = 1024
 """Most rounds of one verifier at a time: as many items as its queue holds."""
@@ -26,18 +24,13 @@ token takes at most three times as long as alone."""
 
 _FRESH_SECONDS = 0.5
 
-_ROUND_COUNTS = np.arange(1, MOST_ROUNDS + 1)
-
 
 class Capacity:
-    """Of all verifiers in use together. Draft tokens do not count: they yield when a turn has to
-    wait."""
+    """The capacity of all verifiers in use together. Hint tokens do not count: they yield when a
+    step is full."""
 
-    def __init__(
-        self, verifiers: Verifiers, knowledge: PairKnowledge, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, verifiers: Verifiers, clock: Callable[[], float] = time.monotonic) -> None:
         self._verifiers = verifiers
-        self._knowledge = knowledge
         self._clock = clock
         self._round_count = 0
         self._computed = float("-inf")
@@ -48,7 +41,7 @@ class Capacity:
         now = self._clock()
         if now - self._computed > _FRESH_SECONDS:
             self._computed = now
-            self._round_count = sum(map(rounds_at_once, self._costs()))
+            self._round_count = sum(map(rounds_at_once, self._curves()))
         return self._round_count
 
     @property
@@ -64,31 +57,22 @@ class Capacity:
 
     def prompt_seconds(self, token_count: int) -> float:
         """What prompts of so many tokens in all take beside rounds."""
-        costs = self._costs()
-        seconds = [each.work(1 + token_count) - each.work(1) for each in costs]
+        curves = self._curves()
+        seconds = [each.work(1 + token_count) - each.work(1) for each in curves]
         return sum(seconds) / len(seconds) ** 2 if seconds else 0.0  # each verifier has its part of them
 
     def step_seconds(self, token_count: int) -> float:
         """What steps of so many tokens in all take, each verifier its own."""
-        costs = self._costs()
-        return sum(each.work(token_count) for each in costs) / len(costs) if costs else 0.0
+        curves = self._curves()
+        return sum(each.work(token_count) for each in curves) / len(curves) if curves else 0.0
 
-    def spare_drafts(self, seconds: float) -> None:
-        """For so long, or until told again, draft tokens have only the rows that turns leave
-        them."""
-        until = self._clock() + seconds
-        for peer in self._verifiers.in_use:
-            known = self._knowledge.verifiers[peer.address]
-            known.budget.spare(rounds_at_once(known.costs), until)
-
-    def _costs(self) -> list[VerifyCosts]:
-        return [self._knowledge.verifiers[peer.address].costs for peer in self._verifiers.in_use]
+    def _curves(self) -> list[StepCurve]:
+        return [peer.steps for peer in self._verifiers.in_use]
 
 
-def rounds_at_once(costs: VerifyCosts) -> int:
+def rounds_at_once(curve: StepCurve) -> int:
     """Rounds of one token each that a verifier takes into a step before that is too long."""
-    curve = costs.alone if costs.alone.known else costs.beside
-    times = curve.table(_ROUND_COUNTS)
-    alone = float(times[0])
+    alone = curve.seconds(1)
     longest = alone + max(_LONGER_SHARE * alone, _LONGER_SECONDS)
-    return max(_FEWEST_ROUNDS, int(np.searchsorted(times, longest, side="right")))
+    count = bisect_right(range(1, MOST_ROUNDS + 1), longest, key=curve.seconds)
+    return max(_FEWEST_ROUNDS, count)

@@ -33,7 +33,7 @@ class Rounds:
         """``pair`` is what is known of sessions that no draft proposes for; of others each draft
         has its own."""
         self.pair = pair
-        self.capacity = Capacity(verifying.verifiers, pair)
+        self.capacity = Capacity(verifying.verifiers)
         self._parties = Parties(verifying, drafts, target, pair)
 
     def open(self, session_id: str) -> SessionRounds:

@@ -9,7 +9,6 @@ accepted never depends on what is proposed.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 
@@ -36,7 +35,6 @@ class VerifyBudget:
         self._waited = Average()
         self._threshold = 0.0
         self._fresh_until = float("-inf")
-        self._most_rows, self._spares_until = 0, float("-inf")
 
     @property
     def session_count(self) -> int:
@@ -51,11 +49,6 @@ class VerifyBudget:
         """A session's turn has ended."""
         self._survivals.pop(session, None)
 
-    def spare(self, row_count: int, until: float) -> None:
-        """Until a moment of the clock draft tokens are to make a step no longer than so many tokens
-        do: other turns wait."""
-        self._most_rows, self._spares_until = row_count, until
-
     def allowed(self, session: object, survivals: Sequence[float], waited: float = 0.0, regime: Regime = _PLAIN) -> int:
         """How many of a session's draft tokens, with these odds to survive, to verify in its next
         round, which has ``waited`` for them and is run in a ``regime``."""
@@ -68,15 +61,7 @@ class VerifyBudget:
             odd_count = sum(map(len, self._survivals.values()))
             self._fresh_until = now + max(_FRESH_SECONDS, _FRESH_SECONDS_AN_ODD * odd_count)
             self._threshold = self._compute(regime)
-            if now < self._spares_until:
-                self._threshold = max(self._threshold, self._spared())
         return sum(survival >= self._threshold for survival in survivals)
-
-    def _spared(self) -> float:
-        """The odds above which draft tokens fit beside one token of each turn."""
-        odds = sorted((odd for survivals in self._survivals.values() for odd in survivals), reverse=True)
-        room = max(0, self._most_rows - len(self._survivals))
-        return math.nextafter(odds[room], math.inf) if room < len(odds) else 0.0
 
     def _compute(self, regime: Regime) -> float:
         """The lowest odds worth a place, by the step-time curve."""

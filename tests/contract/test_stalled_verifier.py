@@ -59,7 +59,8 @@ class Hanging(Service, model_pb2_grpc.ModelServiceServicer):
         model_pb2_grpc.add_ModelServiceServicer_to_server(self, self.server.grpc)
         port = await self.server.start()
         await self.server.set_serving(True)
-        peer = VerifierPeer(f"127.0.0.1:{port}", DEADLINE, lambda token_count: token_count * token_seconds)
+        peer = VerifierPeer(f"127.0.0.1:{port}", DEADLINE)
+        peer.steps.profile([(1, token_seconds)])
         peer.info = INFO
         await peer._health.wait_until_serving()
         return peer

@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from orchestrator.errors import MessageCancelledError, OverloadedError, PrincipalLimitError, ShuttingDownError
+from orchestrator.peers.step_curve import StepCurve
 from orchestrator.rounds.capacity import MOST_ROUNDS, rounds_at_once
 from orchestrator.sessions.admission import admission as admission_module
 from orchestrator.sessions.admission.admission import Admission
@@ -19,8 +20,6 @@ from orchestrator.sessions.admission.demand import (
     releasing_unused,
 )
 from orchestrator.sessions.admission.principal import ANONYMOUS, Limits, Principal, Priority
-from orchestrator.speculation.budget import VerifyBudget
-from orchestrator.speculation.costs import VerifyCosts
 from tests.clock import Clock
 
 A, B = Principal("a"), Principal("b")
@@ -39,9 +38,6 @@ class Measured:
 
     def step_seconds(self, token_count: int) -> float:
         return 0.02 + 0.002 * token_count
-
-    def spare_drafts(self, seconds: float) -> None:
-        self.spared_for = seconds
 
 
 def demand(principal: Principal = ANONYMOUS, prompt: int = 20, room: int = 40, choices: int = 1) -> Demand:
@@ -509,8 +505,8 @@ async def test_processes_that_share_verifiers_have_each_its_part() -> None:
 
 
 def test_as_many_rounds_at_once_as_make_a_step_half_as_long_again_or_20_ms_longer() -> None:
-    def costs(fixed: float, row: float) -> VerifyCosts:
-        known = VerifyCosts()
+    def costs(fixed: float, row: float) -> StepCurve:
+        known = StepCurve()
         known.profile([(count, fixed + row * count) for count in (1, 8, 16, 32, 64, 128, 256)])
         return known
 
@@ -518,37 +514,7 @@ def test_as_many_rounds_at_once_as_make_a_step_half_as_long_again_or_20_ms_longe
     assert rounds_at_once(costs(0.1, 0.001)) == 51
     assert rounds_at_once(costs(0.0, 0.1)) == 32, "a handful is no overload"
     assert rounds_at_once(costs(0.025, 0.0)) == MOST_ROUNDS
-    assert rounds_at_once(VerifyCosts()) == MOST_ROUNDS, "nothing is known"
-
-
-async def test_draft_tokens_yield_as_soon_as_a_turn_has_to_wait() -> None:
-    door, measured = admission(1), Measured()
-    door.measure(measured)
-    await take(door)
-    assert not hasattr(measured, "spared_for")
-    waiting = asked(door)
-    await settle()
-    assert measured.spared_for == 2
-    waiting.cancel()
-
-
-def test_spared_draft_tokens_have_the_rows_that_turns_leave_them_and_the_likeliest_go_first() -> None:
-    clock, costs = Clock(), VerifyCosts()
-    costs.profile([(1, 0.01), (64, 0.01)])  # rows are free
-    budget = VerifyBudget(costs, clock)
-    for name in "abcd":
-        budget.join(name)
-    budget.allowed("a", (0.9, 0.8, 0.7))
-    clock.now += 1
-    assert budget.allowed("b", (0.95, 0.5)) == 2
-    budget.spare(6, clock.now + 2)
-    clock.now += 1
-    assert (budget.allowed("a", (0.9, 0.8, 0.7)), budget.allowed("b", (0.95, 0.5))) == (1, 1)
-    budget.spare(4, clock.now + 2)
-    clock.now += 1
-    assert (budget.allowed("a", (0.9, 0.8, 0.7)), budget.allowed("b", (0.95, 0.5))) == (0, 0)
-    clock.now += 2
-    assert budget.allowed("a", (0.9, 0.8, 0.7)) == 3, "no request waits any more"
+    assert rounds_at_once(StepCurve()) == MOST_ROUNDS, "nothing is known"
 
 
 async def test_a_request_that_must_run_alone_delays_no_other() -> None:

@@ -7,8 +7,6 @@ import pytest
 
 from orchestrator.peers.progress import Look, Progress
 from orchestrator.processes.settings import OrchestratorSettings
-from orchestrator.speculation.costs import StepTimeCurve, VerifyCosts
-from orchestrator.speculation.plan import Overlap, Regime
 from tests.clock import Clock
 
 LEAST, SHARE = 10.0, 0.2
@@ -167,44 +165,6 @@ def test_a_process_that_was_held_up_looks_twice_before_it_blames_a_verifier() ->
     watched.look(5)
     assert not watched.progress.is_stalled
     assert watched.progress.seconds_to_look == pytest.approx(SHARE * LEAST)
-
-
-def test_so_many_tokens_take_as_many_of_the_longest_steps_measured_as_they_fill() -> None:
-    curve = StepTimeCurve()
-    assert curve.work(1000) == 0
-    curve.profile([(1, 0.010), (64, 0.020), (256, 0.080)])
-    assert curve.work(1) == pytest.approx(0.010)
-    assert curve.work(64) == pytest.approx(0.020)
-    assert curve.work(1024) == pytest.approx(4 * 0.080)
-
-
-def test_a_few_measured_steps_do_not_make_many_tokens_cheap() -> None:
-    """A slow machine's profile ends early, on the flat part of the stairs."""
-    curve = StepTimeCurve()
-    curve.profile([(1, 0.30), (8, 0.30)])
-    assert curve.work(800) == pytest.approx(100 * 0.30)
-    assert curve.at(800) < 1
-
-
-def test_tokens_count_at_the_slower_of_what_was_measured() -> None:
-    costs = VerifyCosts()
-    assert costs.work(100) == 0
-    costs.profile([(8, 0.010), (256, 0.100)])
-    assert costs.work(256) == pytest.approx(0.100)
-    costs.observe(256, 256, 0.300, 0.310, Regime(Overlap.ENUMERATE))
-    assert costs.work(256) == pytest.approx(0.300)
-
-
-def test_a_lone_round_beside_a_draft_says_nothing_of_how_large_a_step_may_be() -> None:
-    """One that had ten tokens, of 25 ms like any: a burst of prompts would have waited for as many
-    steps as it has tens."""
-    costs = VerifyCosts()
-    costs.profile([(1, 0.025), (256, 0.025)])
-    costs.observe(10, 10, 0.025, 0.026, Regime(Overlap.ENUMERATE))
-    assert costs.work(1000) == pytest.approx(0.025 * 1000 / 256)
-    costs.observe(10, 10, 0.050, 0.051, Regime(Overlap.RUN_AHEAD))
-    twice = costs.work(10) / 0.025
-    assert costs.work(1000) == pytest.approx(0.025 * 1000 / 256 * twice) and 1 < twice <= 2
 
 
 def test_the_least_time_is_ten_seconds_unless_said() -> None:

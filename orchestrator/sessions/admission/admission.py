@@ -334,8 +334,6 @@ class Admission:
         if now - self._last_overload > _CALM_SECONDS:
             self._overload_began = now
         self._last_overload = now
-        if self._capacity is not None:
-            self._capacity.spare_drafts(_CALM_SECONDS)
 
     def _overload_lasts(self, now: float) -> bool:
         """Return whether the overload lasts for longer than a burst."""

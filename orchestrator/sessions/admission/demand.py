@@ -38,10 +38,6 @@ class Capacity(Protocol):
     def step_seconds(self, token_count: int) -> float:
         """Return how long steps of so many tokens together take."""
 
-    def spare_drafts(self, seconds: float) -> None:
-        """Give draft tokens only the rows that turns leave free, for so long or until the next
-        call."""
-
 
 @dataclass(frozen=True, slots=True)
 class AdmissionSettings:
