@@ -11,10 +11,10 @@ from orchestrator.speculation.acceptance import AcceptanceEstimate, Calibration,
 from orchestrator.speculation.continuations import Continuations
 from orchestrator.speculation.costs import LONGEST_WEIGHED
 from orchestrator.speculation.knowledge import PairKnowledge, VerifierKnowledge
-from orchestrator.speculation.ngrams import NgramIndex
 from orchestrator.speculation.plan import Overlap
 from orchestrator.speculation.planner import Planner
 from orchestrator.speculation.proposal import Proposal, Source
+from slipstream.ngrams import NgramIndex
 
 _MATCHES = (4, 6, 10, 20)
 """N-gram proposals share an estimate from one of these lengths of agreement to the next."""
@@ -139,15 +139,15 @@ class SessionSpeculation:
         agrees."""
         if longest <= 0:
             return None
-        found = self._ngrams.propose(tokens, longest)
+        found = self._ngrams.find(tokens, longest)
         if self._pair.history is not None:
-            others = self._pair.history.propose(tokens, longest)
+            others = self._pair.history.find(tokens, longest)
             found = max((found, others), key=lambda known: 0 if known is None else known[1])
-        if found is None or not found[0].tokens:
+        if found is None or not found[0]:
             return None
-        proposal, agreeing = found
+        continuation, agreeing = found
         estimate = self._ngram_acceptance[bisect_right(_MATCHES, agreeing)]
-        return Candidate(proposal, estimate)
+        return Candidate(Proposal(continuation, source=Source.NGRAM), estimate)
 
     def best_length(
         self, survivals: Sequence[float], way: Overlap | None, waited: float, ending: int | None = None
