@@ -29,7 +29,7 @@ from slipstream.errors import Code
 from slipstream.rpc.status import PeerError
 from slipstream.sampling.rule import SamplingDefaults
 from slipstream.v1 import sampling_pb2
-from slipstream.wire.v1 import model_pb2
+from slipstream.wire.v1 import hint_pb2, model_pb2
 
 MODEL = ModelInfo("model", "arithmetic", 1000, "t", 4096, (), SamplingDefaults(), "float32", "cpu", 32, "w", 2)
 TIMING = PeerTiming(0.0, 0.001, 0.001, 0.002)
@@ -110,6 +110,7 @@ class Verifier:
 
     def start_run(self, sequence: PeerSequence, terms: Any, position: Position, *rest: Any) -> ScriptedRun:
         self.positions.append(position)
+        self.hinting = rest[-1]
         self.asked.set()
         self.run = ScriptedRun(self, position)
         return self.run
@@ -125,6 +126,7 @@ class ScriptedRun:
         self.length = position.base_length + len(position.tail)
         self.goes_on = True
         self.is_stopped = False
+        self.hints: list[hint_pb2.Hint] = []
         self._verifier = verifier
 
     async def part(self) -> Part:
@@ -134,6 +136,9 @@ class ScriptedRun:
             raise PeerError(Code.UNAVAILABLE, "STREAM_LOST", "")
         self.length += 1
         return Part((7,), next(self._verifier.timings), 1, (), (), math.inf)
+
+    def hint(self, message: hint_pb2.Hint) -> None:
+        self.hints.append(message)
 
     def stop(self) -> None:
         self.is_stopped = True
@@ -151,6 +156,6 @@ def rounds_over(drafts: Draft | Sequence[Draft], *verifiers: Verifier) -> Rounds
         home.admit(verifier)
     pair = PairKnowledge()
     verifying = VerifierSide(home, MODEL, lease_seconds=60, patience_seconds=1)
-    first, *others = [drafts] if isinstance(drafts, Draft) else drafts
-    sides = [side_of(first, pair), *(side_of(draft, pair.with_another_draft(pair)) for draft in others)]
+    given = [drafts] if isinstance(drafts, Draft) else drafts
+    sides = [side_of(draft, pair.with_another_draft(pair) if index else pair) for index, draft in enumerate(given)]
     return Rounds(verifying, Drafts(sides), MODEL, pair)

@@ -13,12 +13,13 @@ from orchestrator.peers.progress import LOOK_SHARE, Look, Progress
 from orchestrator.peers.sequence import PeerSequence, Position
 from orchestrator.peers.stall_watch import StallWatch, VerifierStalledError
 from orchestrator.peers.step_curve import StepCurve
-from orchestrator.peers.verifier_run import Limits, VerifierRun
+from orchestrator.peers.verifier_run import Hinting, Limits, VerifierRun
 from orchestrator.speculation.proposal import NOTHING_PROPOSED, Proposal
 from slipstream.rpc.connector import PLAINTEXT, Connector
 from slipstream.rpc.item_stream import ItemStream
 from slipstream.rpc.sampling_wire import distribution_message, logprobs_of
 from slipstream.rpc.status import PeerError
+from slipstream.rpc.wire import duration
 from slipstream.sampling.outcome import LogprobRequest
 from slipstream.sampling.rule import SamplingRule
 from slipstream.wire.v1 import model_pb2, verifier_pb2, verifier_pb2_grpc
@@ -117,6 +118,7 @@ class VerifierPeer(ModelPeer[verifier_pb2.VerifyItem, verifier_pb2.VerifyResult]
         rule: SamplingRule,
         logprobs: LogprobRequest | None,
         traceparent: str,
+        hinting: Hinting = Hinting(),  # noqa: B008
     ) -> VerifierRun:
         """Start a run, and open the sequence's handle if necessary. PeerError if the verifier has
         stopped answering or refuses us."""
@@ -136,6 +138,9 @@ class VerifierPeer(ModelPeer[verifier_pb2.VerifyItem, verifier_pb2.VerifyResult]
                 tail_logprobs=logprobs is not None and logprobs.prompt,
                 open=None if sequence.is_open else terms.message(),
                 traceparent=traceparent,
+                takes_ngrams=hinting.takes_ngrams,
+                fixed_hint_count=hinting.fixed_count,
+                longest_hold=None if hinting.longest_hold is None else duration(hinting.longest_hold),
             ),
         )
         check = RunCheck(length, limits.until_length, position.tail, self.info.vocabulary_size, rule, logprobs)

@@ -14,7 +14,7 @@ from orchestrator.peers.exchange import PeerTiming, timing_of
 from slipstream.rpc.sampling_wire import logprobs_of
 from slipstream.rpc.status import PeerError, StreamLostError
 from slipstream.sampling.outcome import TokenLogprobs
-from slipstream.wire.v1 import verifier_pb2
+from slipstream.wire.v1 import hint_pb2, verifier_pb2
 
 
 class Part(NamedTuple):
@@ -35,6 +35,17 @@ class Limits(NamedTuple):
     """The sequence's length at which it ends."""
     lead: int
     """Tokens that it may be ahead of what was taken."""
+
+
+class Hinting(NamedTuple):
+    """The use of hints in a run."""
+
+    takes_ngrams: bool = False
+    """True if the verifier makes hints itself from the sequence's own tokens."""
+    fixed_count: int = 0
+    """Hint tokens to verify in each step; 0: as many as pay."""
+    longest_hold: float | None = None
+    """Longest time for which a step waits for a hint, in seconds; None: no step waits."""
 
 
 class RunSide(Protocol):
@@ -126,6 +137,11 @@ class VerifierRun:
         self.length += len(part.tokens)
         self._grant()
         return part
+
+    def hint(self, message: hint_pb2.Hint) -> None:
+        """Say what the next tokens may be. Does nothing once the run has ended."""
+        if not self.has_ended:
+            self._side.tell(verifier_pb2.RunItem(handle=self.item.handle, round=self.item.round, hint=message))
 
     def stop(self) -> None:
         """End the run; its KV stays. What still comes of it is dropped."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from orchestrator.peers.model_info import ModelInfo
+from orchestrator.proposers.listed import proposers_of_session
 from orchestrator.rounds.capacity import Capacity
 from orchestrator.rounds.draft_request import SessionDrafting
 from orchestrator.rounds.drafts import Drafts
@@ -38,7 +39,8 @@ class Rounds:
 
     def open(self, session_id: str) -> SessionRounds:
         """A new session's side. It takes up nothing on the peers before its first round."""
-        return SessionRounds(session_id, SessionDrafting(SessionSpeculation(self.pair)))
+        drafting = SessionDrafting(SessionSpeculation(self.pair))
+        return SessionRounds(session_id, drafting, proposers=proposers_of_session())
 
     def begin_turn(self, session: SessionRounds, shared_length: int, *, recompute: bool) -> None:
         """A new prompt, of which only the first ``shared_length`` tokens are the session's as they

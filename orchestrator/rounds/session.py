@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.peers.sequence import PeerSequence
+from orchestrator.proposers.proposer import Proposer
 from orchestrator.rounds.draft_request import SessionDrafting
 from orchestrator.rounds.session_run import SessionRun
 from orchestrator.speculation.knowledge import PairKnowledge, VerifierKnowledge
@@ -26,11 +28,14 @@ class SessionRounds:
     """How many of the running turn's tokens were the session's before it: what is left of them if
     the turn is undone."""
 
+    proposers: Sequence[Proposer] = ()
+    """The makers of hints for its runs."""
+
     run: SessionRun = field(init=False)
     """The run by which the verifier continues the session's tokens, if one does."""
 
     def __post_init__(self) -> None:
-        self.run = SessionRun(self.verifier)
+        self.run = SessionRun(self.verifier, self.proposers)
 
     def begin_turn(self, shared_length: int, *, recompute: bool) -> None:
         """Only the first ``shared_length`` tokens are what they were; with ``recompute`` the

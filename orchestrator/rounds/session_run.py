@@ -1,19 +1,36 @@
-"""A session's run on its verifier, if one goes on."""
+"""A session's run on its verifier, if one goes on, and the proposers that send hints for it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from orchestrator.peers.model_info import ModelInfo
 from orchestrator.peers.sequence import PeerSequence
 from orchestrator.peers.verifier_peer import VerifierPeer
-from orchestrator.peers.verifier_run import VerifierRun
+from orchestrator.peers.verifier_run import Hinting, Part, VerifierRun
+from orchestrator.proposers.proposer import Proposer
+from orchestrator.rounds.terms import RoundTerms
 
 
 class SessionRun:
     """At most one run at a time. It ends with the turn at the latest."""
 
-    def __init__(self, sequence: PeerSequence) -> None:
+    def __init__(self, sequence: PeerSequence, proposers: Sequence[Proposer] = ()) -> None:
         self.sequence = sequence
+        self._proposers = proposers
+        self._working: Sequence[Proposer] = ()
+        """Those that hint for the run."""
         self._home: VerifierPeer | None = None
         self._run: VerifierRun | None = None
+
+    def hinting(self, terms: RoundTerms, verifier: ModelInfo | None) -> Hinting:
+        """Return how the next run, which begins at a ``verifier``, uses hints."""
+        asked = terms.speculation
+        if asked.is_off or verifier is None:
+            return Hinting()
+        holds = [proposer.longest_hold(terms, verifier) for proposer in self._proposers]
+        longest = max((hold for hold in holds if hold is not None), default=None)
+        return Hinting(asked.takes_ngrams, asked.draft_length or 0, longest)
 
     def continuing(self, home: VerifierPeer, length: int) -> VerifierRun | None:
         """Return the run that goes on at a verifier after ``length`` tokens. Any other run is
@@ -24,12 +41,25 @@ class SessionRun:
         self.stop()
         return None
 
-    def begin(self, home: VerifierPeer, run: VerifierRun) -> None:
-        """Have a run that has just begun."""
+    def begin(
+        self, home: VerifierPeer, run: VerifierRun, tokens: Sequence[int], until_length: int, terms: RoundTerms
+    ) -> None:
+        """Have a run that has just begun after the committed ``tokens``."""
         self._home, self._run = home, run
+        self._working = () if terms.speculation.is_off else self._proposers
+        for proposer in self._working:
+            proposer.begin(tokens, until_length, terms, run)
+
+    def committed(self, position: int, part: Part) -> None:
+        """Tell the proposers what the target has chosen from a ``position`` on."""
+        for proposer in self._working:
+            proposer.committed(position, part)
 
     def stop(self) -> None:
-        """Stop the run, if there is one. Its KV stays."""
+        """Stop the run, if there is one, and its proposers. The KV stays."""
         if self._run is not None:
             self._run.stop()
             self._home = self._run = None
+            for proposer in self._working:
+                proposer.stop()
+            self._working = ()

@@ -175,11 +175,13 @@ class VerifierSide:
         if run is None:
             limits = Limits(len(tokens) + room, terms.lead)
             position = own.sequence.position(tokens)
+            hinting = own.hinting(terms, home.info)
             run = home.start_run(
-                own.sequence, self._terms, position, limits, terms.rule, terms.logprobs, exchange.traceparent
+                own.sequence, self._terms, position, limits, terms.rule, terms.logprobs, exchange.traceparent, hinting
             )
-            own.begin(home, run)
+            own.begin(home, run, tokens, limits.until_length, terms)
         part = await run.part()
+        own.committed(run.length - len(part.tokens), part)
         self.verifiers.record_success(own.sequence)
         own.sequence.learn(run.length - 1)
         return part
