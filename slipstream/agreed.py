@@ -26,6 +26,9 @@ MAX_DRAFT_LENGTH: Final = 1024
 MAX_BRANCH_COUNT: Final = 64
 """Most branches that an item may ask for."""
 
+LONGEST_HOLD_SECONDS: Final = 1.0
+"""Longest time for which a step may be told to wait for a hint."""
+
 ROUND_TAIL: Final = 8
 """Most committed tokens that a round has to prefill. An item with more has a prompt: the services
 report its time separately, and the orchestrator learns no round's time from it."""

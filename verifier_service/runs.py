@@ -10,17 +10,22 @@ from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from slipstream.agreed import LONGEST_HOLD_SECONDS
+from slipstream.engine.hinting.hints import MOST_TOKENS
 from slipstream.engine.host import EngineHost
 from slipstream.engine.job import Job, JobTiming, Statement
+from slipstream.engine.run_hints import HintTerms, RunStep, merged
 from slipstream.engine.run_job import RunEnd, RunJob, RunLimits, RunPart
 from slipstream.engine.sequence import Sequence
 from slipstream.errors import FieldViolation, InvalidFieldsError
 from slipstream.hosting.handles import PeerHandles
+from slipstream.hosting.hint_wire import hint_of
 from slipstream.hosting.model_service import set_timing
 from slipstream.hosting.service_telemetry import Asked, ServiceTelemetry
 from slipstream.rpc.item_answers import Answer
 from slipstream.rpc.sampling_wire import logprobs_message, rule_of
 from slipstream.rpc.status import status_of
+from slipstream.rpc.wire import set_duration
 from slipstream.sampling.outcome import MAX_TOP_LOGPROB_COUNT, LogprobRequest
 from slipstream.telemetry import names
 from slipstream.wire.v1 import verifier_pb2
@@ -60,10 +65,20 @@ class StreamRuns:
             self._host.grant(name, item.round, item.grant.granted_length)
         elif action == "stop":
             self._host.stop_run(name, item.round)
+        elif action == "hint":
+            self._hint(name, item)
         else:
-            raise InvalidFieldsError([FieldViolation("action", "must be start, grant, stop or close")])
+            raise InvalidFieldsError([FieldViolation("action", "must be start, grant, stop, hint or close")])
         answer.leave()
         return None
+
+    def _hint(self, name: str, item: verifier_pb2.RunItem) -> None:
+        try:
+            hint = hint_of(item.hint, self._host.engine.model.vocabulary_size)
+        except InvalidFieldsError as error:  # the run goes on without it
+            self._telemetry.record_failure(error)
+            return
+        self._host.hint(name, item.round, hint)
 
     def refuse(self, item: verifier_pb2.RunItem, error: Exception) -> verifier_pb2.RunResult:
         """Return the last result of an item that has failed."""
@@ -87,17 +102,17 @@ class StreamRuns:
         name = self._handles.open_handle(item.handle, start)
         statement = Statement(start.base_length, tuple(start.tail))
         limits = RunLimits(start.until_length, start.granted_length)
-        logprobs = _logprob_request(start)
+        logprobs, hinting = _logprob_request(start), _hint_terms(start)
         key = name, item.round
 
         def make_job(sequence: Sequence) -> RunJob:
-            job = RunJob(sequence, statement, rule, limits, logprobs)
+            job = RunJob(sequence, statement, rule, limits, logprobs, hinting)
             job.label = start.traceparent
             return job
 
         listener = _RunListener(item, answer, self._telemetry, lambda: self._running.pop(key, None))
         begun = self._host.run_round(
-            name, item.round, rule, make_job, listener, content=(statement, limits, logprobs, rule)
+            name, item.round, rule, make_job, listener, content=(statement, limits, logprobs, rule, hinting)
         )
         if key in self._running or listener.is_repeated:  # then the run is that of an earlier start
             return begun
@@ -175,11 +190,24 @@ class _RunListener:
             end=_ENDS[end],
         )
         set_timing(result.timing, _sum(parts))
+        for step in merged([step for part in parts for step in part.steps]):
+            _add_step(result, step)
         if self._is_first and choices:
             self._is_first = False
             result.prefilled_count = job.read_count
             result.tail_logprobs.extend(map(logprobs_message, job.tail_logprobs))
         return result
+
+
+def _add_step(result: verifier_pb2.RunResult, step: RunStep) -> None:
+    message = result.steps.add(
+        token_count=step.token_count, hint_count=step.hint_count, accepted_count=step.accepted_count
+    )
+    if step.source is not None:
+        message.source = step.source.value  # type: ignore[assignment]  # the two enums have the same numbers
+    set_duration(message.forward, step.forward)
+    if step.held:
+        set_duration(message.held, step.held)
 
 
 def _sum(parts: list[RunPart]) -> JobTiming:
@@ -218,6 +246,15 @@ def _violations(start: verifier_pb2.StartRun) -> Iterator[FieldViolation]:
         yield FieldViolation(
             "top_logprob_count", f"must be from 0 to {MAX_TOP_LOGPROB_COUNT}, but is {start.top_logprob_count}"
         )
+
+    if not 0 <= start.fixed_hint_count <= MOST_TOKENS:
+        yield FieldViolation("fixed_hint_count", f"must be from 0 to {MOST_TOKENS}, but is {start.fixed_hint_count}")
+    if start.HasField("longest_hold") and not 0 < start.longest_hold.ToNanoseconds() <= 1e9 * LONGEST_HOLD_SECONDS:
+        yield FieldViolation("longest_hold", f"must be above 0 and at most {LONGEST_HOLD_SECONDS:g} s")
+
+
+def _hint_terms(start: verifier_pb2.StartRun) -> HintTerms:
+    return HintTerms(start.takes_ngrams, start.fixed_hint_count, start.longest_hold.ToNanoseconds() / 1e9)
 
 
 def _logprob_request(start: verifier_pb2.StartRun) -> LogprobRequest | None:

@@ -20,6 +20,7 @@ from slipstream.engine.errors import (
     StaleRoundError,
     UnknownHandleError,
 )
+from slipstream.engine.hinting.hints import Hint
 from slipstream.engine.job import Job
 from slipstream.engine.leases import Leases
 from slipstream.engine.load import Load
@@ -328,6 +329,13 @@ class EngineHost(Generic[JobT]):
             self._leases.extend(handle)
             run.job.grant(granted_length)
             self._resume(handle, run)
+
+    def hint(self, handle: str, number: int, hint: Hint) -> None:
+        """Let a run's next steps use a hint. Nothing happens if the handle's last round is another
+        one, or if the run has passed all of the hint."""
+        run = self._run_of(handle, number)
+        if run is not None and not run.answered and hint.end > run.job.length:
+            self._thread.add_hint(run.job, hint)
 
     def stop_run(self, handle: str, number: int) -> None:
         """End a run after its step. Nothing happens if the handle's last round is another one."""

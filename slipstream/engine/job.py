@@ -111,6 +111,16 @@ class Job:
         """True if the job may lose its pages and begin again from its own tokens."""
         return False
 
+    @property
+    def settled_length(self) -> int | None:
+        """Tokens that the cache may hold after a step; the job drops what is beyond them. None: all
+        of them."""
+        return None
+
+    def drop_hint(self) -> bool:
+        """Leave out the hint tokens of the next step. Returns False if there are none."""
+        return False
+
     def __init__(
         self,
         sequence: Sequence,

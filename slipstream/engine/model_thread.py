@@ -27,12 +27,14 @@ from slipstream.engine.errors import (
     StaleRoundError,
     UnknownHandleError,
 )
+from slipstream.engine.hint_scheduler import HintScheduler
+from slipstream.engine.hinting.hints import Hint
 from slipstream.engine.inbox import Entry, Inbox
 from slipstream.engine.job import Ended, Finished, Job
 from slipstream.engine.job_tree import JobTree
 from slipstream.engine.load import Load
 from slipstream.engine.open_sequences import OpenSequences
-from slipstream.engine.run_job import PART_SECONDS
+from slipstream.engine.run_job import PART_SECONDS, RunJob
 from slipstream.engine.schedule import BatchLimits, Want, schedule
 from slipstream.engine.sequence import Sequence
 from slipstream.engine.step_clock import StepClock
@@ -62,9 +64,10 @@ class ModelThread:
         spin: a forward took 12 ms instead of 8."""
         self._load_engine = load_engine
         self._loaded: Future[None] = Future()
-        self.engine: Engine  # these three are set on the model thread before `start` returns
+        self.engine: Engine  # these four are set on the model thread before `start` returns
         self._tree: JobTree
         self._clock: StepClock
+        self._hinting: HintScheduler
         self.failure: ModelThreadFailedError | None = None
         """The reason why this thread can no longer compute."""
         self._limits = limits
@@ -124,7 +127,7 @@ class ModelThread:
         """Queue a job. QueueFullError if too many are unfinished, ModelThreadFailedError if the
         thread has ended.
 
-        Any thread may call this and the next two methods.
+        Any thread may call this and the next four methods.
         """
         with self._lock:
             if self.failure is not None:
@@ -139,6 +142,10 @@ class ModelThread:
     def notice(self) -> None:
         """Have the thread look at its jobs soon: one of them is withdrawn."""
         self._put(lambda: None)
+
+    def add_hint(self, run: RunJob, hint: Hint) -> None:
+        """Let a run's next steps use a hint."""
+        self._put(lambda: run.add_hint(hint))
 
     def add_sequence(self, sequence: Sequence) -> None:
         """Add a sequence that was opened."""
@@ -161,7 +168,7 @@ class ModelThread:
                 if not (self._stopping or self.failure or self._tree.jobs):
                     ended = self._accept(self._inbox.drain())
                     while self._is_soon_over():
-                        ended += self._step()
+                        ended += self._step(self._tree.active)
                     self._settle(ended)
             except BaseException as error:
                 self._fail(error)
@@ -190,6 +197,7 @@ class ModelThread:
             self.engine = self._load_engine()
             self._tree = JobTree(self.engine.cache, self.engine.release_sequence)
             self._clock = StepClock(self.engine.step_times, self._on_step)
+            self._hinting = HintScheduler(self._limits, self.engine.step_times, self.engine.backend.row_multiple)
         except BaseException as error:
             self._loaded.set_exception(error)
             return
@@ -216,6 +224,7 @@ class ModelThread:
         pause = 0.0
         while True:
             if pause or not self._tree.jobs:
+                self._hinting.record_wait()
                 self._inbox.wait(pause or None)
             with self._computing:
                 if self._stopping or self.failure:
@@ -230,7 +239,8 @@ class ModelThread:
         ended += self._readmit()
         pause = self._clock.seconds_to_wait(self._tree.active)
         if self._tree.active and not pause:
-            ended += self._step()
+            stepping, pause = self._hinting.prepare(self._tree.active)
+            ended += self._step(stepping)
             if told := [job for job in self._tree.active if self._clock.make_part(job)]:
                 self._on_parts(told)
         if ended:
@@ -275,6 +285,7 @@ class ModelThread:
                 continue
             self._open_sequences.mark_used(entry.sequence)
             self._clock.record_start(entry)
+            self._hinting.admit(entry)
             self._tree.add(entry)
         return failed
 
@@ -308,11 +319,11 @@ class ModelThread:
         counts = self.engine.pool.counts()
         return counts.free + counts.cached >= self.engine.cache.pages_for(job.length_limit)
 
-    def _step(self) -> list[Ended]:
-        """Run one forward over what fits, or a multi-step run over few jobs. Returns the jobs that
-        ended."""
+    def _step(self, stepping: list[Job]) -> list[Ended]:
+        """Run one forward over what fits of the ``stepping`` jobs, or a multi-step run over few.
+        Returns the jobs that ended."""
         ended = self._drop_withdrawn()
-        batch = self._batch(ended)
+        batch = self._batch([job for job in stepping if job in self._tree.active] if ended else [*stepping], ended)
         if not batch:
             return ended
         started, steps_before = time.monotonic(), self.engine.step_count
@@ -324,16 +335,22 @@ class ModelThread:
                 self.engine.discard(job.sequence)  # the pages' content is unknown; raises if the device is lost
                 ended += self._tree.drop_job(job, error)
             return ended
-        self._clock.record_step_time(batch, started, self.engine.step_count - steps_before)
+        step_count = self.engine.step_count - steps_before
+        self._clock.record_step_time(batch, started, step_count)
+        self._record_rows(batch, started, step_count)
         self._tree.rotate({job for job, _ in batch})
         for (job, append), taken in zip(batch, answers, strict=True):
             ended += self._record_answers(job, append, taken)
         return ended
 
-    def _batch(self, ended: list[Ended]) -> list[tuple[Job, Append]]:
+    def _record_rows(self, batch: list[tuple[Job, Append]], started: float, step_count: int) -> None:
+        with_prompt = any(append.prompt_count for _, append in batch)
+        rows = sum([append.token_count for _, append in batch]) if step_count == 1 else len(batch)
+        self._hinting.record_step(rows, started, step_count, with_prompt=with_prompt)
+
+    def _batch(self, active: list[Job], ended: list[Ended]) -> list[tuple[Job, Append]]:
         """Return the jobs of the next step, with their pages. Jobs that cannot run are added to
         ``ended``; if all jobs lack pages, one of them."""
-        active = list(self._tree.active)
         busy = {job.sequence.handle for job in active}
         batch: list[tuple[Job, Append]] = []
         starved = None
@@ -342,11 +359,12 @@ class ModelThread:
         for job in self._tree.oldest_first(counts):
             if job in self._tree.without_pages:  # it has given its pages to an older one
                 continue
-            if not self._find_room(job, counts[job], busy):
+            count = self._find_room(job, counts[job], busy)
+            if not count:
                 starved = job
                 continue
             try:
-                batch.append((job, job.append(counts[job])))
+                batch.append((job, job.append(count)))
             except Exception as error:
                 self.engine.discard(job.sequence)  # it has tokens that no forward will compute
                 ended += self._tree.drop_job(job, error)
@@ -355,18 +373,23 @@ class ModelThread:
             ended += self._tree.drop_job(starved, OutOfPagesError("all KV pages are in use", page_count=pages))
         return batch
 
-    def _find_room(self, job: Job, count: int, busy: set[str]) -> bool:
-        """Give a job pages for its next tokens: if necessary those of idle sequences, and then
-        those of the jobs that began last. A job gives way to older ones, never to a newer one."""
-        cache, tokens = self.engine.cache, job.pending[:count]
-        while not self._open_sequences.extend(cache, job.sequence, tokens, busy):
+    def _find_room(self, job: Job, count: int, busy: set[str]) -> int:
+        """Give a job pages for its next tokens, and return how many: if necessary those of idle
+        sequences, and then those of the jobs that began last. Its hint gives way first. A job gives
+        way to older ones, never to a newer one."""
+        if count < len(job.pending) and job.drop_hint():
+            count = 1
+        while not self._open_sequences.extend(self.engine.cache, job.sequence, job.pending[:count], busy):
+            if job.drop_hint():
+                count = 1
+                continue
             victim = self._tree.newest_to_preempt()
             if victim is None or victim is job or self._tree.is_older(victim, job):
                 if job.may_restart and len(self._tree.active) > 1:
                     self._preempt(job)
-                return False
+                return 0
             self._preempt(victim)
-        return True
+        return count
 
     def _preempt(self, job: Job) -> None:
         if self._clock.make_part(job, is_over=True):  # it may not be in a step for long
@@ -404,8 +427,16 @@ class ModelThread:
             except Exception as error:
                 return self._tree.drop_job(job, error)
             if is_done:
+                self._settle_cache(job)
                 return self._tree.finish_job(job)
+        self._settle_cache(job)
         return []
+
+    def _settle_cache(self, job: Job) -> None:
+        """Drop what a step has put into the cache for hint tokens that were wrong."""
+        settled = job.settled_length
+        if settled is not None and settled < len(job.sequence):
+            self.engine.cache.truncate(job.sequence, settled)
 
     def _why_dropped(self, job: Job) -> Exception:
         root = job if job.parent is None else job.parent

@@ -19,10 +19,15 @@ from collections import deque
 from enum import Enum
 from typing import NamedTuple
 
+from slipstream.engine.hinting.calibration import temperature_class
+from slipstream.engine.hinting.hints import Candidate, Hint, Source
+from slipstream.engine.hinting.selection import Offer
 from slipstream.engine.job import Job, JobTiming, Statement
+from slipstream.engine.run_hints import HintTerms, RunHints, RunStep, merged
 from slipstream.engine.sequence import Sequence, SequenceCache
+from slipstream.sampling.coupled import accepted_count
 from slipstream.sampling.outcome import LogprobRequest
-from slipstream.sampling.row import Choice
+from slipstream.sampling.row import VOID, Choice
 from slipstream.sampling.rule import SamplingRule
 
 PART_SECONDS = 0.01
@@ -58,6 +63,8 @@ class RunPart(NamedTuple):
     choices: list[Choice]
     timing: JobTiming
     """Times since the part before, or since the job was submitted."""
+    steps: list[RunStep]
+    """The steps that made the choices."""
 
 
 class _Told(NamedTuple):
@@ -84,10 +91,20 @@ class RunJob(Job):
         rule: SamplingRule,
         limits: RunLimits,
         logprobs: LogprobRequest | None = None,
+        hinting: HintTerms | None = None,
     ) -> None:
+        """``hinting`` None: hints are ignored."""
         super().__init__(
             sequence, statement, (), rule, wanted=1, length_limit=limits.until_length - 1, logprobs=logprobs
         )
+        self.hints = None if hinting is None else RunHints(hinting, temperature_class(rule.temperature))
+        self._hint: tuple[int, ...] = ()
+        """Hint tokens in the next step."""
+        self._hint_source: Source | None = None
+        self._held_since: float | None = None
+        self._steps_to_tell: list[RunStep] = []
+        self._forward_noted = 0.0
+        """Seconds of forwards that are in a step already."""
         self.until_length, self.granted_length = limits
         self._end: RunEnd | None = None
         self.parts: deque[RunPart] = deque()
@@ -153,7 +170,55 @@ class RunJob(Job):
     def submitted(self) -> float:
         return self._resumed or self.timing.arrived
 
+    @property
+    def settled_length(self) -> int | None:
+        return len(self.tokens) - 1
+
+    @property
+    def may_take_hint(self) -> bool:
+        """True if the next step appends nothing but the last choice."""
+        return self.hints is not None and self._has_begun_choosing and len(self.pending) == 1
+
+    def add_hint(self, hint: Hint) -> None:
+        """Let the next steps use a hint."""
+        if self.hints is not None:
+            self.hints.add(hint, self.tokens)
+
+    def best_hint(self) -> tuple[Candidate, Offer] | None:
+        """Return the best hint for the next step, and what it is worth; None if there is none."""
+        if self.hints is None or not self.hints.is_active:
+            return None
+        return self.hints.best(self.tokens, min(self.until_length, self.granted_length) - self.length - 1)
+
+    def held_until(self, found: tuple[Candidate, Offer] | None, now: float) -> float | None:
+        """Return the time until which the next step waits for a better hint than ``found``; None if
+        it does not wait. Times are of the monotonic clock."""
+        assert self.hints is not None
+        terms = self.hints.terms
+        wanted = min(terms.fixed_count, min(self.until_length, self.granted_length) - self.length - 1)
+        if wanted <= (0 if found is None else len(found[1].survivals)) or not self.hints.may_come:
+            return None
+        self._held_since = self._held_since or now
+        until = self._held_since + terms.longest_hold
+        if now < until:
+            return until
+        self.hints.may_come = False
+        return None
+
+    def take_hint(self, tokens: tuple[int, ...], source: Source) -> None:
+        """Verify hint tokens in the next step."""
+        self._hint, self._hint_source = tokens, source
+        self.pending = [self.tokens[-1], *tokens]
+        self.wanted = len(self.pending)
+
+    def drop_hint(self) -> bool:
+        if not self._hint:
+            return False
+        self.take_hint((), Source.OTHER)
+        return True
+
     def begin_again(self) -> None:
+        self.drop_hint()
         if self.tokens:
             self.statement = Statement(0, self.tokens[:])
             self.pending = [*self.tokens]
@@ -165,32 +230,54 @@ class RunJob(Job):
         self._told = self._told._replace(at=self._resumed)
 
     def advance(self, choices: list[Choice]) -> bool:
-        choice = choices[0]
-        if choice.fault is not None:
-            raise choice.fault
+        if choices[0].fault is not None:
+            raise choices[0].fault
         if not self._has_begun_choosing:
             self._has_begun_choosing = True
             self.read_count = min(self.prefilled_count, self._tail_count)  # it may have begun twice
+        hint, before = self._hint, self.length
+        accepted = accepted_count(hint, [choice.token for choice in choices])
+        for choice in choices[: accepted + 1]:
+            if choice.token == VOID:  # the next step meets the fault that it would meet without hints
+                break
+            self._append(choice)
+            if self.end is not None:
+                break
+        self._note_step(self.length - before, len(hint), accepted)
+        self._hint = ()
+        self.pending, self.wanted = [self.tokens[-1]], 1
+        if self._takes_several:
+            self.steps_left = min(self.until_length, self.granted_length) - self.length
+        return self.end is not None or self.is_paused
+
+    def _append(self, choice: Choice) -> None:
         self.tokens.append(choice.token)
         self._choices_to_tell.append(choice)
         self.committed_length += 1
-        self.pending = [choice.token]
         if choice.token in self.rule.ends:
             self._end = RunEnd.TOKEN
         elif self.length >= self.until_length:
             self._end = RunEnd.UNTIL
-        if self._takes_several:
-            self.steps_left = min(self.until_length, self.granted_length) - self.length
-        return self.end is not None or self.is_paused
+
+    def _note_step(self, token_count: int, hint_count: int, accepted_count: int) -> None:
+        forward, self._forward_noted = self.timing.forward - self._forward_noted, self.timing.forward
+        held = 0.0
+        if self._held_since is not None:
+            held, self._held_since = max(0.0, time.monotonic() - forward - self._held_since), None
+        source = self._hint_source if hint_count else None
+        self._steps_to_tell.append(
+            RunStep(token_count, hint_count, min(accepted_count, token_count), source, forward, held)
+        )
 
     def make_part(self, prefill_total: float, *, is_over: bool = False) -> bool:
         if not self._choices_to_tell:
             return False
         now, timing, told = time.monotonic(), self.timing, self._told
         may_wait = self._is_told and not is_over and now - told.at < PART_SECONDS
-        if may_wait and not (self.is_paused or self.end is not None):
+        if may_wait and not (self.is_paused or self.end is not None or self._held_since is not None):
             return False
         choices, self._choices_to_tell = self._choices_to_tell, []
+        steps, self._steps_to_tell = merged(self._steps_to_tell), []
         forward = timing.forward - told.forward
         own = JobTiming(
             arrived=told.at,
@@ -202,5 +289,5 @@ class RunJob(Job):
             finished=now,
         )
         self._told, self._is_told = _Told(now, timing.forward, timing.forward_count, prefill_total), True
-        self.parts.append(RunPart(self.length - len(choices), choices, own))
+        self.parts.append(RunPart(self.length - len(choices), choices, own, steps))
         return True

@@ -47,10 +47,16 @@ def schedule(wants: Sequence[Want], limits: BatchLimits) -> list[tuple[int, int]
         return _fill([0], most, limits.max_step_tokens)
     rounds = [index for index, want in enumerate(wants) if not want.is_prompt]
     prompts = [index for index, want in enumerate(wants) if want.is_prompt]
-    kept = min(limits.max_step_tokens // _PROMPT_SHARE, sum(most[index] for index in prompts))
+    kept = prompt_share(sum(most[index] for index in prompts), limits)
     taken = _fill(rounds, most, limits.max_step_tokens - kept)
     left = limits.max_step_tokens - sum(count for _, count in taken)
     return taken + _fill_prompts(prompts, wants, most, left)
+
+
+def prompt_share(token_count: int, limits: BatchLimits) -> int:
+    """Return how many of ``token_count`` tokens of prompts have a place in a step that rounds would
+    fill."""
+    return min(limits.max_step_tokens // _PROMPT_SHARE, token_count)
 
 
 def _fill_prompts(

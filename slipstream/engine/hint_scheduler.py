@@ -1,0 +1,81 @@
+"""The hints that the next step verifies, and the runs that wait for one instead."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from slipstream.engine.hinting.calibration import Calibration
+from slipstream.engine.hinting.selection import Offer, select
+from slipstream.engine.job import Job
+from slipstream.engine.run_job import RunJob
+from slipstream.engine.schedule import BatchLimits, prompt_share
+from slipstream.step_times import StepTimes
+
+
+class HintScheduler:
+    """Chooses hints for all runs of an engine by one curve of step times and one calibration. It
+    belongs to the model thread."""
+
+    def __init__(
+        self,
+        limits: BatchLimits,
+        profile: Sequence[tuple[int, float]],
+        row_multiple: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``profile`` as `slipstream.engine.engine.Engine.profile` measured it; without one each
+        hint is verified."""
+        self._limits = limits
+        self._clock = clock
+        self.calibration = Calibration()
+        self.times = StepTimes(profile or [(1, 1.0)], row_multiple)
+        self._last_end = 0.0
+
+    def admit(self, job: Job) -> None:
+        """Take in a job that begins."""
+        if isinstance(job, RunJob) and job.hints is not None:
+            job.hints.bind(self.calibration)
+
+    def prepare(self, active: Sequence[Job]) -> tuple[list[Job], float]:
+        """Give runs the hint tokens that the next step verifies.
+
+        Returns the jobs that take part in it, and, if none does, the seconds after which to look
+        again.
+        """
+        ready = [job for job in active if isinstance(job, RunJob) and job.may_take_hint]
+        if not ready:
+            return [*active], 0.0
+        now = self._clock()
+        found = {job: best for job in ready if (best := job.best_hint()) is not None}
+        held = {job: until for job in ready if (until := job.held_until(found.get(job), now)) is not None}
+        stepping = [job for job in active if job not in held]
+        if not stepping:
+            return [], max(1e-4, min(held.values()) - now)
+        offered = [job for job in found if job not in held]
+        if offered:
+            counts = self._select([found[job][1] for job in offered], stepping)
+            for job, count in zip(offered, counts, strict=True):
+                candidate, _ = found[job]
+                job.take_hint(candidate.tokens[:count], candidate.hint.source)
+        return stepping, 0.0
+
+    def _select(self, offers: list[Offer], stepping: Sequence[Job]) -> list[int]:
+        prompts = sum([len(job.pending) for job in stepping if job.is_prompt])
+        others = [len(job.pending) for job in stepping if not job.is_prompt]
+        run_count = sum([count == 1 for count in others])
+        other_rows = sum(others) - run_count + prompt_share(prompts, self._limits)
+        return select(offers, run_count, other_rows, self._limits.max_step_tokens, self.times).counts
+
+    def record_step(self, row_count: int, started: float, step_count: int, *, with_prompt: bool) -> None:
+        """Record a step of ``row_count`` rows, or each of several, that ended now. The time since
+        the step before counts too if the thread has not waited meanwhile."""
+        now = self._clock()
+        begun = self._last_end or started
+        self._last_end = now
+        if not with_prompt:
+            self.times.record(row_count, (now - begun) / step_count)
+
+    def record_wait(self) -> None:
+        """Record that the thread waits."""
+        self._last_end = 0.0

@@ -1,0 +1,121 @@
+"""The hints of one run, and the steps that used them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import repeat
+from typing import NamedTuple
+
+from slipstream.engine.hinting.calibration import Calibration
+from slipstream.engine.hinting.hints import Candidate, Hint, HintBox, Maker, Source
+from slipstream.engine.hinting.selection import Offer
+from slipstream.ngrams import NgramIndex
+
+_NGRAM_LENGTH = 16
+"""Most tokens of a hint from n-grams. More: long repetitions take fewer steps, but each wrong hint
+has more tokens to judge."""
+
+_NGRAM_ODDS = ((20, 0.9), (10, 0.75), (6, 0.6), (4, 0.5), (0, 0.4))
+"""Least number of agreeing tokens, and the odds of a token that followed so many. Each is a maker
+of its own, whose odds are calibrated."""
+
+
+class HintTerms(NamedTuple):
+    """What a run's caller says about its hints."""
+
+    takes_ngrams: bool = False
+    """True if the run makes hints itself from what followed the same tokens before."""
+    fixed_count: int = 0
+    """Hint tokens to verify in each step, as far as there are so many. 0: as many as pay."""
+    longest_hold: float = 0.0
+    """Longest time in seconds for which a step waits for a hint that is due."""
+
+
+class RunHints:
+    """The hints of one run. It belongs to the model thread."""
+
+    def __init__(self, terms: HintTerms, temperature_class: int) -> None:
+        self.terms = terms
+        self.temperature_class = temperature_class
+        """See `slipstream.engine.hinting.calibration.temperature_class`."""
+        self.may_come = True
+        """False if a step has waited in vain, until there is a hint again."""
+        self._box = HintBox(self._judge)
+        self._calibration = Calibration()
+        self._ngrams = NgramIndex() if terms.takes_ngrams else None
+
+    def add(self, hint: Hint, chosen: Sequence[int]) -> None:
+        """Keep a hint, unless it contradicts the ``chosen`` tokens or is used up."""
+        self.may_come = self._box.add(hint, chosen) or self.may_come
+
+    def bind(self, calibration: Calibration) -> None:
+        """Judge hints by what all runs have learnt."""
+        self._calibration = calibration
+
+    @property
+    def is_active(self) -> bool:
+        """True if there may be a hint in the next step."""
+        return self._ngrams is not None or len(self._box) > 0
+
+    def best(self, chosen: Sequence[int], limit: int) -> tuple[Candidate, Offer] | None:
+        """Return the hint that is expected to bring most of the next ``limit`` tokens after the
+        ``chosen`` ones, and what it is worth; None if there is none."""
+        if self.terms.fixed_count:
+            limit = min(limit, self.terms.fixed_count)
+        if limit <= 0:
+            return None
+        candidates = self._box.candidates(chosen)
+        if self._ngrams is not None and not any(each.hint.source is Source.NGRAM for each in candidates):
+            self._add_ngram(self._ngrams, chosen)
+            candidates = self._box.candidates(chosen)
+        found = self._calibration.best(candidates, limit, self.temperature_class)
+        if found is None:
+            return None
+        candidate, survivals = found
+        if self.terms.fixed_count:
+            survivals += repeat(0.0, min(limit, len(candidate.tokens)) - len(survivals))
+        return candidate, Offer(survivals, is_fixed=self.terms.fixed_count > 0)
+
+    def _add_ngram(self, ngrams: NgramIndex, chosen: Sequence[int]) -> None:
+        found = ngrams.find(chosen, _NGRAM_LENGTH)
+        if found is None or not found[0]:
+            return
+        tokens, agreeing = found
+        number, odds = next((number, odds) for number, (least, odds) in enumerate(_NGRAM_ODDS) if agreeing >= least)
+        survivals = tuple([odds**power for power in range(1, len(tokens) + 1)])
+        length = len(chosen)
+        self._box.add(Hint(length, tokens, survivals, Source.NGRAM, number, length), chosen)
+
+    def _judge(self, maker: Maker, odds: float, is_right: bool) -> None:
+        self._calibration.judge(maker, odds, is_right, self.temperature_class)
+
+
+class RunStep(NamedTuple):
+    """A step that verified hint tokens, or a stretch of steps without any."""
+
+    token_count: int
+    """Tokens that it chose."""
+    hint_count: int = 0
+    """Hint tokens that it verified."""
+    accepted_count: int = 0
+    """Those of them that the target chose too, up to the end of the run."""
+    source: Source | None = None
+    forward: float = 0.0
+    """Seconds of its forwards, with the choices."""
+    held: float = 0.0
+    """Seconds for which the run sat out before it, because a hint was due."""
+
+    def then(self, other: RunStep) -> RunStep:
+        """Return two stretches without hints as one."""
+        return RunStep(self.token_count + other.token_count, forward=self.forward + other.forward, held=self.held)
+
+
+def merged(steps: Sequence[RunStep]) -> list[RunStep]:
+    """Return consecutive steps with each stretch without hints as one."""
+    result: list[RunStep] = []
+    for step in steps:
+        if result and not step.hint_count and not step.held and not result[-1].hint_count:
+            result[-1] = result[-1].then(step)
+        else:
+            result.append(step)
+    return result

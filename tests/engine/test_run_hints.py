@@ -1,0 +1,173 @@
+"""Runs with hints over an engine host with a model whose answers can be worked out: no hint changes
+a text, however wrong or late it is, and right ones save steps."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from slipstream.engine.hinting.hints import Hint, Source
+from slipstream.engine.job import Statement
+from slipstream.engine.run_hints import HintTerms, RunStep
+from slipstream.engine.run_job import RunEnd, RunJob, RunLimits
+from slipstream.engine.schedule import BatchLimits
+from slipstream.engine.sequence import Sequence as CachedSequence
+from slipstream.sampling.outcome import LogprobRequest
+from slipstream.sampling.rule import SamplingRule
+from tests.engine.test_runs import GREEDY, POISON, Bench, Ear, bench, prompt_of, said
+
+AS_PAYS = HintTerms()
+
+
+def start(
+    it: Bench,
+    handle: str,
+    prompt: Sequence[int],
+    until: int,
+    granted: int | None = None,
+    *,
+    terms: HintTerms = AS_PAYS,
+    rule: SamplingRule = GREEDY,
+    logprobs: LogprobRequest | None = None,
+) -> Ear:
+    ear = Ear(prompt)
+    it.host.open_handle(handle, None)
+    number = it.numbers[handle] = it.numbers.get(handle, 0) + 1
+    limits = RunLimits(until, until if granted is None else granted)
+
+    def make_job(sequence: CachedSequence) -> RunJob:
+        return RunJob(sequence, Statement(0, tuple(prompt)), rule, limits, logprobs, terms)
+
+    it.host.run_round(handle, number, rule, make_job, ear, content=object())
+    return ear
+
+
+def hint(it: Bench, handle: str, start: int, tokens: Sequence[int], odds: float = 0.9, maker: int = 1) -> None:
+    survivals = tuple([odds**power for power in range(1, len(tokens) + 1)])
+    it.host.hint(handle, it.numbers[handle], Hint(start, tuple(tokens), survivals, Source.DRAFT, maker, start))
+
+
+def steps_of(ear: Ear) -> list[RunStep]:
+    return [step for part in ear.parts for step in part.steps]
+
+
+def check_steps(ear: Ear) -> None:
+    """The steps of each part account for its tokens."""
+    for part in ear.parts:
+        assert sum(step.token_count for step in part.steps) == len(part.choices)
+        assert sum(step.forward for step in part.steps) <= part.timing.forward + 1e-9
+    for step in steps_of(ear):
+        assert 0 <= step.accepted_count <= min(step.hint_count, step.token_count)
+        assert step.token_count <= step.accepted_count + 1 or not step.hint_count
+        assert (step.source is None) == (step.hint_count == 0)
+
+
+async def test_right_hints_save_steps() -> None:
+    async with bench() as it:
+        prompt = prompt_of(1, 40)
+        it.backend.may_compute.clear()
+        ear = start(it, "a", prompt, 360)
+        for at in range(40, 360, 64):
+            hint(it, "a", at, said(prompt, min(at + 64, 360))[at - 40 :])
+        it.backend.may_compute.set()
+        assert await ear.end() is RunEnd.UNTIL
+        check_steps(ear)
+        assert len(it.backend.steps) < 20
+        hinted = [step for step in steps_of(ear) if step.hint_count]
+        assert all(step.accepted_count == step.hint_count for step in hinted)
+        assert sum(step.token_count for step in hinted) > 300
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("ends", [False, True])
+async def test_random_hints_change_no_token(seed: int, ends: bool) -> None:
+    """Hints that are right, wrong, late, early, past the end, repeated and contradictory, for runs
+    that pause, stop, begin again and take pages from one another."""
+    rng = random.Random(seed)
+    rule = SamplingRule(end_token_ids=tuple(rng.sample(range(256), 3))) if ends else GREEDY
+    limits = BatchLimits(max_step_tokens=rng.choice([12, 40, 512]))
+    async with bench(rng.choice([60, 4000]), limits) as it:
+        prompts = {f"h{index}": prompt_of(10 * seed + index, rng.randint(1, 60)) for index in range(6)}
+        ears = {}
+        for handle, prompt in prompts.items():
+            terms = HintTerms(
+                takes_ngrams=rng.random() < 0.3,
+                fixed_count=rng.choice([0, 0, 3]),
+                longest_hold=rng.choice([0.0, 0.002]),
+            )
+            ears[handle] = start(it, handle, prompt, len(prompt) + 150, len(prompt) + 20, terms=terms, rule=rule)
+        while not all(ear.over.done() for ear in ears.values()):
+            for handle, prompt in prompts.items():
+                told = len(ears[handle].tokens)
+                at = max(0, told + rng.randint(-10, 12))
+                right = said(prompt, len(prompt) + at + 40)[at:]
+                for wrong in rng.sample(range(40), rng.choice([0, 1, 3, 40])):
+                    right[wrong] = rng.randrange(POISON)
+                for _ in range(rng.choice([1, 1, 2])):
+                    length = rng.randint(1, 40)
+                    hint(it, handle, len(prompt) + at, right[:length], rng.choice([0.0, 0.5, 1.0]), rng.randint(1, 3))
+                it.grant(handle, len(prompt) + told + rng.randint(0, 40))
+            await asyncio.sleep(0.001)
+        for ear in ears.values():
+            end = await ear.end()
+            assert end is RunEnd.UNTIL or ends
+            check_steps(ear)
+
+
+async def test_a_hint_past_the_end_is_cut() -> None:
+    async with bench() as it:
+        prompt = prompt_of(1, 40)
+        it.backend.may_compute.clear()
+        ear = start(it, "a", prompt, 50)
+        hint(it, "a", 40, said(prompt, 100))
+        it.backend.may_compute.set()
+        assert await ear.end() is RunEnd.UNTIL
+        assert len(ear.tokens) == 10
+        check_steps(ear)
+
+
+async def test_no_token_is_told_after_an_end_token_in_a_hint() -> None:
+    async with bench() as it:
+        prompt = prompt_of(1, 40)
+        text = said(prompt, 80)
+        rule = SamplingRule(end_token_ids=(text[20],))
+        first = text.index(text[20])
+        it.backend.may_compute.clear()
+        ear = start(it, "a", prompt, 400, rule=rule)
+        hint(it, "a", 40, text)
+        it.backend.may_compute.set()
+        assert await ear.end() is RunEnd.TOKEN
+        assert ear.tokens == text[: first + 1]
+        check_steps(ear)
+
+
+async def test_logprobs_come_with_their_tokens() -> None:
+    async with bench() as it:
+        prompt = prompt_of(1, 40)
+        said_plainly = start(it, "a", prompt, 60, logprobs=LogprobRequest(2, False))
+        await said_plainly.end()
+        it.backend.may_compute.clear()
+        ear = start(it, "b", prompt, 60, logprobs=LogprobRequest(2, False))
+        hint(it, "b", 40, [*said(prompt, 48), 1])
+        it.backend.may_compute.set()
+        await ear.end()
+        assert any(step.accepted_count for step in steps_of(ear))
+        plain = [choice.logprobs for part in said_plainly.parts for choice in part.choices]
+        assert [choice.logprobs for part in ear.parts for choice in part.choices] == plain
+
+
+async def test_a_fixed_length_waits_for_its_hints_and_not_for_a_draft_that_is_gone() -> None:
+    async with bench() as it:
+        prompt = prompt_of(1, 40)
+        text = said(prompt, 140)
+        ear = start(it, "a", prompt, 140, terms=HintTerms(fixed_count=4, longest_hold=0.3))
+        for at in range(1, 50, 5):
+            await ear.until_told(at)
+            hint(it, "a", 40 + at, text[at : at + 6])
+        assert await ear.end() is RunEnd.UNTIL
+        hinted = [step for step in steps_of(ear) if step.hint_count]
+        assert [step.hint_count for step in hinted] == [*[4] * 10, 1]
+        assert sum(step.held > 0.25 for step in steps_of(ear)) == 1
