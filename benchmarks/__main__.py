@@ -76,12 +76,6 @@ CASES: dict[str, Case] = {
         "",
         "--turns 6 --repetitions 2 --learning 1 --temperatures 0",
     ),
-    "warm-start": Case(
-        "the first answers after a start, and the same later",
-        "warm_start",
-        "",
-        "--repetitions 2",
-    ),
     "repeated": Case(
         "answers that can be copied from the chat",
         "embedded_pair",
@@ -121,12 +115,6 @@ CASES: dict[str, Case] = {
         "exchange",
         "",
         "--count 300 --repetitions 2",
-    ),
-    "sharpening": Case(
-        "the learnt sharpening beside fixed factors",
-        "sharpening",
-        "",
-        "--count 40 --lessons 40",
     ),
     "hint-simulation": Case(
         "hints and plain decoding, simulated; each of their numbers doubled and halved",

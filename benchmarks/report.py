@@ -46,7 +46,6 @@ class Report:
     """Prints the head when it is made. `console` takes progress bars, `show` tables."""
 
     def __init__(self, name: str, text: str, output: Path | None = None) -> None:
-        os.environ.setdefault("SLIPSTREAM_ORCHESTRATOR_LEARNT_DIRECTORY", "")  # every run learns for itself
         self.console = Console(width=max(140, Console().width))
         commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
         self._name = name

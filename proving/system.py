@@ -119,7 +119,7 @@ class System:
     def start_orchestrator(self) -> None:
         """Start the orchestrator, or start it again after `kill`. Does not wait for it. Its
         sessions are in a file."""
-        flags = [*self._peers, "--learnt-directory", "", "--store", f"{self._store.name}/sessions.db"]
+        flags = [*self._peers, "--store", f"{self._store.name}/sessions.db"]
         # Patience for restarts on a busy machine; it decides when a turn fails, never what it says.
         flags += ["--draft-deadline-seconds", "5", "--verifier-patience-seconds", "120", "--drain-seconds", "1"]
         # As many as may meet in too little memory: what is taken from one for another has to come

@@ -24,7 +24,6 @@ ESSENTIAL = [Path(__file__).parent / folder for folder in ("contract", "engine")
 """Folders that `make test` runs whole."""
 
 # A test's services go on from nothing, and leave nothing in the user's folders.
-os.environ["SLIPSTREAM_ORCHESTRATOR_LEARNT_DIRECTORY"] = ""
 os.environ["SLIPSTREAM_ORCHESTRATOR_STORE"] = "memory"
 # On a busy machine a turn may wait for more than the ten seconds after which it would be refused.
 os.environ["SLIPSTREAM_ORCHESTRATOR_QUEUE_SECONDS"] = "300"

@@ -146,7 +146,7 @@ class ScriptedRun:
 
 def side_of(draft: Draft, pair: PairKnowledge) -> DraftSide:
     """A draft that has been reached."""
-    return DraftSide(draft, MODEL, pair, lease_seconds=60, deadline_seconds=30, sharpening=1)
+    return DraftSide(draft, MODEL, pair, lease_seconds=60, deadline_seconds=30)
 
 
 def rounds_over(drafts: Draft | Sequence[Draft], *verifiers: Verifier) -> Rounds:

@@ -26,7 +26,6 @@ from orchestrator.rounds.verification import VerifierSide
 from orchestrator.sessions.conversation.codec import Codec
 from orchestrator.sessions.turns.pair import Pair
 from orchestrator.speculation.knowledge import PairKnowledge
-from orchestrator.speculation.ngrams import SharedHistory
 from slipstream.rpc.connector import Connector
 from slipstream.structures.trials import StructureTrials
 
@@ -46,7 +45,7 @@ class Peers:
     def __init__(self, settings: OrchestratorSettings, connector: Connector, resolve: Resolve = resolve) -> None:
         self._settings = settings
         self._connector = connector
-        self._knowledge = PairKnowledge(SharedHistory() if settings.share_ngrams else None)
+        self._knowledge = PairKnowledge()
         self._verifier_names = HostNames(settings.verifier_addresses, resolve)
         self._draft_names = HostNames(settings.draft_addresses, resolve)
         self.verifiers = Verifiers([])
@@ -86,11 +85,10 @@ class Peers:
         if self._verifier_names.may_change or self._draft_names.may_change:
             tasks.create_task(self._follow_names(tasks))
         target, codec = await self._first
-        pairs = KnownPairs(self._knowledge, target, self._settings.learnt_path, tasks)
+        pairs = KnownPairs(self._knowledge)
         self._target.set_result((target, pairs))
         if self._draft_peers:
             await self._wait_for_a_draft()
-        pairs.start_learning()
         return self._pair(target, codec)
 
     async def close(self) -> None:
@@ -158,7 +156,6 @@ class Peers:
             self._knowledge,
             lease_seconds=settings.lease_seconds,
             deadline_seconds=settings.draft_deadline_seconds,
-            sharpening=settings.draft_sharpening,
         )
         self.drafts.add(side)
         info = await wait_for_peer(peer)

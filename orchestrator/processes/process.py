@@ -26,7 +26,6 @@ from orchestrator.processes.settings import OrchestratorSettings
 from orchestrator.processes.sibling_status import SiblingStatusService
 from orchestrator.sessions.durability.loaded import LoadedSessions
 from orchestrator.sessions.entrance.sessions import Sessions
-from orchestrator.sessions.turns.warming import warm_up
 from orchestrator.store.opening import MEMORY, open_store
 from orchestrator.store.ownership import Ownership
 from orchestrator.store.store import Store
@@ -172,7 +171,6 @@ async def _connect(peers: Peers, sessions: Sessions, writing: Writing, server: S
             if server.shares_port:
                 await _listen(server)
             log.info("serving %s", sessions.pair.target.name)
-            await warm_up(sessions.pair)
             health = _Health(peers, writing, server)
             tasks.create_task(health.report())
             tasks.create_task(writing.watch(health.changed.set))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal
 
-from platformdirs import user_cache_path, user_state_path
+from platformdirs import user_state_path
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
@@ -77,29 +76,12 @@ class OrchestratorSettings(StructureSettings, ListenSettings):
         description="draft tokens in a round, unless the request sets them. 0: no speculation. By default the orchestrator "
         "chooses the length for every round",
     )
-    draft_sharpening: float | None = Field(
-        None,
-        gt=0,
-        le=1,
-        description="factor on the draft's temperature. By default the orchestrator learns the best factor for each "
-        "temperature",
-    )
-    share_ngrams: bool = Field(
-        False,
-        description="propose text from other sessions too. The generated text stays the same, but its speed can reveal that "
-        "another session has the same text. Turn it on only where all sessions belong to one tenant",
-    )
     process_count: int = Field(
         1,
         ge=1,
         le=64,
         description="number of processes that share the port, the connections and the sessions. Raise it when one "
         "processor core is fully used",
-    )
-    learnt_directory: str | None = Field(
-        None,
-        description="folder for what the orchestrator measures between starts: step times and acceptance of each pair. "
-        "Deleting it is safe. Empty: nothing is saved. By default the user's cache folder",
     )
     default_max_token_count: int | None = Field(
         None,
@@ -201,16 +183,6 @@ class OrchestratorSettings(StructureSettings, ListenSettings):
             self.peer_tls_name,
             self.insecure,
         )
-
-    @property
-    def learnt_path(self) -> Path | None:
-        """Return the folder for what is measured between starts; None if there is none."""
-        if self.learnt_directory is None:
-            try:
-                return user_cache_path("slipstream", appauthor=False) / "learnt"
-            except RuntimeError:  # this user has no home folder
-                return None
-        return Path(self.learnt_directory) if self.learnt_directory else None
 
     @property
     def store_place(self) -> str:

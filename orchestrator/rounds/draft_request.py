@@ -50,14 +50,12 @@ class RequestSide(Protocol):
 
 
 class Ask(NamedTuple):
-    """What a request asks for, of a round in a ``regime``. ``sharpening`` is the factor on the
-    rule's temperature that is in ``rule`` already."""
+    """What a request asks for, of a round in a ``regime``."""
 
     rule: SamplingRule
     in_flight: tuple[int, ...]
     draft_length: int
     branch_count: int
-    sharpening: float
     regime: Regime
 
     @property
@@ -162,8 +160,7 @@ class DraftRequest:
     def take(self, branches: list[Branch]) -> None:
         """Branches for the session's continuations."""
         for branch in branches:
-            known = branch.sharpened(self.ask.sharpening)
-            self._continuations.add(self.length, self.ask.in_flight, known, self._branch_count)
+            self._continuations.add(self.length, self.ask.in_flight, branch, self._branch_count)
             self._branch_count += 1
 
     def finish(self, timing: PeerTiming) -> None:

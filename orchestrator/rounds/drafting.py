@@ -8,7 +8,6 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from orchestrator.errors import DraftLateError
 from orchestrator.peers.breaker import Breaker
@@ -24,7 +23,6 @@ from orchestrator.speculation.plan import Regime, RoundPlan
 from orchestrator.speculation.proposal import NOTHING_PROPOSED, Proposal
 from orchestrator.speculation.session import SessionSpeculation
 from slipstream.sampling.rule import SamplingRule
-from slipstream.sampling_fields import MIN_TEMPERATURE
 from slipstream.telemetry import names
 
 log = logging.getLogger(__name__)
@@ -44,16 +42,13 @@ class DraftSide:
         *,
         lease_seconds: float,
         deadline_seconds: float,
-        sharpening: float | None,
     ) -> None:
-        """``sharpening`` is a fixed factor; None learns it."""
         self._draft = draft
         self._target = target
         self._terms = Terms(target.tokenizer_fingerprint, "", lease_seconds)  # its weights may be any
         self.pair = pair
         """What is known of it, and of its sessions' rounds."""
         self._deadline = deadline_seconds
-        self._sharpening = sharpening
         self._breaker = Breaker()
         self._well = True
         self._answered_at = 0.0
@@ -142,7 +137,7 @@ class DraftSide:
         if self.fits and self._breaker.is_half_open:
             self._breaker.record_probe()
             visitor = SessionDrafting(SessionSpeculation(self.pair))
-            ask = Ask(SamplingRule(), (), 1, 0, 1.0, self.pair.regime(None))
+            ask = Ask(SamplingRule(), (), 1, 0, self.pair.regime(None))
             exchange = ExchangeNote(names.PROPOSE, self.address, time.monotonic())
             self._visitors.add(visitor)
             self._keep_probe(DraftRequest(self, visitor, (0,), ask, exchange, is_probe=True))
@@ -181,11 +176,7 @@ class DraftSide:
     ) -> DraftRequest:
         exchange = note.begin_propose(names.PROPOSE, self.address)
         exchange.draft_length, exchange.in_flight_length = plan.draft_length, len(in_flight)
-        sharpening = self._factor(rule)
-        sharp = rule
-        if sharpening != 1:
-            sharp = replace(rule, temperature=max(MIN_TEMPERATURE, rule.temperature * sharpening))
-        ask = Ask(sharp, in_flight.tokens, plan.draft_length, plan.branch_count, sharpening, regime)
+        ask = Ask(rule, in_flight.tokens, plan.draft_length, plan.branch_count, regime)
         return DraftRequest(self, drafting, tokens, ask, exchange, is_probe=is_probe)
 
     async def wait(self, request: DraftRequest) -> float:
@@ -291,8 +282,3 @@ class DraftSide:
         accepted."""
         self.verified_count += count
         self.accepted_count += accepted_count
-
-    def _factor(self, rule: SamplingRule) -> float:
-        if rule.temperature == 0 or rule.draws_ratios:
-            return 1.0
-        return self.pair.sharpening.factor(rule.temperature) if self._sharpening is None else self._sharpening

@@ -198,7 +198,7 @@ class Round:
     def _learn(self, proposal: Proposal, answer: Verification, *, draft_rested: bool) -> None:
         """What the round shows. Others' rounds have begun and ended meanwhile: it is booked as what
         it was at its start."""
-        pair, choice, rule = self._pair, self._choice, self._terms.rule
+        pair, choice = self._pair, self._choice
         if answer.prefilled_count <= ROUND_TAIL:  # a prompt's forwards say nothing about a round's
             self._learn_costs(1 + len(proposal), answer.timing, draft_rested)
         hit, brought = self._known_hit(), 1.0
@@ -211,8 +211,6 @@ class Round:
             self._speculation.observe(choice.candidate, len(proposal), answer.accepted_count)
             if proposal.source is Source.DRAFT and self._draft is not None:
                 self._draft.verified(len(proposal), answer.accepted_count)
-                if not rule.draws_ratios:
-                    pair.sharpening.observe(rule.temperature, proposal.sharpening, len(proposal), answer.accepted_count)
         if proposal.source is Source.DRAFT:  # the plan's, or nothing
             on_prompts = min(choice.waited, choice.awaited.prefill if choice.awaited else 0.0)
             seconds = time.monotonic() - self._start.time - answer.timing.prefill - on_prompts

@@ -13,9 +13,7 @@ from orchestrator.speculation.costs import Average, DraftCosts, HitRates, Verify
 from orchestrator.speculation.first_plans import FirstPlans
 from orchestrator.speculation.kept import Kept, NotKeptError, Plain
 from orchestrator.speculation.load import Loaded
-from orchestrator.speculation.ngrams import SharedHistory
 from orchestrator.speculation.plan import Overlap
-from orchestrator.speculation.sharpening import Sharpening
 from slipstream.processors import Processors
 
 _ALL, _APART = tuple(Overlap), (Overlap.NONE,)
@@ -40,14 +38,12 @@ class PairKnowledge(Loaded, Kept):
     """What all sessions of a pair learn together: those that one draft proposes for, whose rows it
     takes into one step."""
 
-    _OF_THE_WEIGHTS = ("acceptance", "acceptances", "calibrations", "hits", "sharpening")
+    _OF_THE_WEIGHTS = ("acceptance", "acceptances", "calibrations", "hits")
     _OF_THE_DRAFT = ("drafting", *_OF_THE_WEIGHTS)
     KEPT = (*_OF_THE_DRAFT, "ngram_acceptance")
 
-    def __init__(self, history: SharedHistory | None = None) -> None:
-        """``history`` if sessions may propose what others said."""
+    def __init__(self) -> None:
         super().__init__()
-        self.history = history
         self.verifiers: defaultdict[str, VerifierKnowledge] = defaultdict(self._new_verifier)
         """By address."""
         self._verifier_state: Plain | None = None
@@ -69,7 +65,6 @@ class PairKnowledge(Loaded, Kept):
         self.calibrations = [Calibration() for _ in range(WARMTH_COUNT)]
         """Likewise."""
         self.hits = HitRates()
-        self.sharpening = Sharpening()
         self.corrections = Corrections()
         self._running: set[object] = set()
 
@@ -78,7 +73,7 @@ class PairKnowledge(Loaded, Kept):
         is known of the verifiers, of n-grams and turns is the same for all. A ``twin``, whose draft
         has the same weights, shares what is known of these too; how fast it is the draft's own, and
         the twin's to begin with."""
-        other = PairKnowledge(self.history)
+        other = PairKnowledge()
         other.verifiers, other.turn_length = self.verifiers, self.turn_length
         other.ngram_acceptance = self.ngram_acceptance
         if twin is not None:

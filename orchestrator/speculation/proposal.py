@@ -32,15 +32,13 @@ class Confidence(NamedTuple):
 class Proposal:
     """Tokens to check; for the ratio test with the distributions they were drawn from.
 
-    ``confidences`` are the draft's, one a token; none from another source. ``sharpening`` is the
-    factor on its temperature.
+    ``confidences`` are the draft's, one a token; none from another source.
     """
 
     tokens: tuple[int, ...]
     distributions: tuple[TokenDistribution, ...] = ()
     confidences: tuple[Confidence, ...] = ()
     source: Source = Source.DRAFT
-    sharpening: float = 1.0
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -106,12 +104,6 @@ class Branch(NamedTuple):
     accepted_count: int
     next_token: int | None
     proposal: Proposal
-
-    def sharpened(self, factor: float) -> Branch:
-        """The same of a draft at ``factor`` times its temperature."""
-        if factor == self.proposal.sharpening:
-            return self
-        return self._replace(proposal=replace(self.proposal, sharpening=factor))
 
     def path(self, in_flight: Sequence[int]) -> tuple[tuple[int, ...], int]:
         """All tokens from the committed ones on, and how many of them come before the branch's own

@@ -88,7 +88,6 @@ class SessionSpeculation:
         self._home = VerifierKnowledge()
         self._ngrams = NgramIndex()
         self._warmth = 0
-        self._turn_start = 0
         self._ngram_acceptance = [AcceptanceEstimate(prior) for prior in pair.ngram_acceptance]
 
     def live_on(self, home: VerifierKnowledge) -> None:
@@ -109,7 +108,6 @@ class SessionSpeculation:
         were."""
         self.continuations = Continuations()
         self.planner.begin_turn()
-        self._turn_start = shared_length
         if shared_length < self._ngrams.length:
             self._ngrams.clear()
 
@@ -123,9 +121,6 @@ class SessionSpeculation:
         them generated."""
         if generated_count:
             self._pair.turn_length.observe(generated_count)
-        if self._pair.history is not None:
-            self._pair.history.learn(tokens[self._turn_start :])
-        self._turn_start = len(tokens)
 
     def from_draft(self, tokens: Sequence[int]) -> Candidate | None:
         """What the draft has already said comes after the committed ``tokens``."""
@@ -140,9 +135,6 @@ class SessionSpeculation:
         if longest <= 0:
             return None
         found = self._ngrams.find(tokens, longest)
-        if self._pair.history is not None:
-            others = self._pair.history.find(tokens, longest)
-            found = max((found, others), key=lambda known: 0 if known is None else known[1])
         if found is None or not found[0]:
             return None
         continuation, agreeing = found

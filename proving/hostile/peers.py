@@ -37,7 +37,7 @@ _QUIET_TURNS = 12
 _RIGHT_ANSWERS = 6
 """Correct answers after which a peer is trusted as before. The first one answers a probe."""
 
-_ORCHESTRATOR_FLAGS = ("--learnt-directory", "", "--store", "memory", "--draft-deadline-seconds", "0.5")
+_ORCHESTRATOR_FLAGS = ("--store", "memory", "--draft-deadline-seconds", "0.5")
 _DEADLINE = ("--verifier-deadline-seconds", "2")
 """Deadline of a verifier that answers something else and still owes its answer."""
 

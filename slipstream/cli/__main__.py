@@ -103,7 +103,6 @@ def up(
         target_flags=flags,
         draft_flags=flags,
         orchestrator_flags=flags,
-        keeps_learnt=True,
         store="",
     )
     with _serving(settings, **chosen) as local:
@@ -154,7 +153,7 @@ def chat(
     if not local:
         _converse(server, options, show_rounds)
         return
-    with _serving(PairSettings(target=target, draft=draft, device=device, dtype=dtype, keeps_learnt=True)) as services:
+    with _serving(PairSettings(target=target, draft=draft, device=device, dtype=dtype)) as services:
         _converse(Server(services.orchestrator_address), options, show_rounds)
 
 

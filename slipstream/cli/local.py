@@ -64,9 +64,6 @@ class PairSettings:
     draft_flags: Sequence[str] = ()
     orchestrator_flags: Sequence[str] = ()
     environment: dict[str, str] = field(default_factory=dict)
-    keeps_learnt: bool = False
-    """True if the orchestrator continues from what it has learnt of the pair before, in the user's
-    cache, and stores it there."""
     store: str = "memory"
     """Store of the orchestrator's sessions; empty for its default."""
 
@@ -306,7 +303,6 @@ class LocalServices:
     def start_orchestrator(self) -> Service:
         """Start the orchestrator."""
         flags = ["--verifier", self.verifier_address, "--draft", self.draft_address]
-        flags += [] if self.settings.keeps_learnt else ["--learnt-directory", ""]
         flags += ["--store", self.settings.store] if self.settings.store else []
         return self._start(
             "orchestrator", "orchestrator", self.orchestrator_address, [*flags, *self.settings.orchestrator_flags]

@@ -119,7 +119,7 @@ def guarded(folder: Path, kind: str, setup: str, target: str) -> Iterator[Guarde
 
         by_tls = [] if authority is None else authority.issue("server").flags("tls")
         verifier = start("verifier_service", ["--model", target, "--kv-memory-mib", "1", *by_tls])
-        flags = ["--verifier", verifier.address, "--draft", "", "--learnt-directory", "", "--access", str(access)]
+        flags = ["--verifier", verifier.address, "--draft", "", "--access", str(access)]
         flags += ["--store", str(folder / "sessions.db"), *by_tls]
         if authority is not None:
             shown = authority.issue("peer", common_name=ORCHESTRATOR)

@@ -280,7 +280,7 @@ class Replica(Service):
         more: Sequence[str] = (),
         environment: dict[str, str] | None = None,
     ) -> None:
-        flags = ["--verifier", local.verifier_address, "--draft", "", "--learnt-directory", "", "--store", store]
+        flags = ["--verifier", local.verifier_address, "--draft", "", "--store", store]
         super().__init__("orchestrator", "orchestrator", free_address(), [*flags, *LEASE, *more], environment or {})
 
 

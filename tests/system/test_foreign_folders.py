@@ -50,7 +50,7 @@ def test_a_local_chat_executes_no_file_of_the_current_folder(folder: Path) -> No
 def test_processes_behind_one_port_execute_no_file_of_the_current_folder(folder: Path) -> None:
     address = free_address()
     flags = ["--process-count", "2", "--address", address, "--verifier", free_address(), "--draft", ""]
-    command = [sys.executable, "-P", "-m", "orchestrator", *flags, "--store", "memory", "--learnt-directory", ""]
+    command = [sys.executable, "-P", "-m", "orchestrator", *flags, "--store", "memory"]
     with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True) as serving:
         assert serving.stderr is not None
         waiting = {"orchestrator 0", "orchestrator 1"}

@@ -86,7 +86,7 @@ async def connected(peers: Peers) -> AsyncIterator[Rounds]:
 
 async def test_sessions_follow_the_addresses_of_a_name_and_say_the_same(ports: tuple[int, int]) -> None:
     resolver = Resolver(verifiers=["127.0.0.2", "127.0.0.9"], drafts=["127.0.0.2", "127.0.0.3"])  # .9: no listener
-    flags = ["--verifier", f"dns:verifiers:{ports[0]}", "--draft", f"drafts:{ports[1]}", "--learnt-directory", ""]
+    flags = ["--verifier", f"dns:verifiers:{ports[0]}", "--draft", f"drafts:{ports[1]}"]
     settings = OrchestratorSettings(_cli_parse_args=[*flags, "--resolve-seconds", "0.1"])
     peers = Peers(settings, PLAINTEXT, resolver)
     async with connected(peers) as rounds:

@@ -215,16 +215,6 @@ def test_ngrams_propose_where_a_text_repeats_itself(embedded: LocalServices) -> 
     assert copied.ngram_accepted_token_count > 0 and copied.round_count < off.round_count
 
 
-def test_sessions_that_share_propose_what_others_were_answered() -> None:
-    settings = Settings(temperature=0, max_token_count=36, proposer="ngram")
-    pair = PairSettings(target="arithmetic:ends=0", draft="", orchestrator_flags=["--share-ngrams"])
-    with LocalServices(pair) as local, Client(local.orchestrator_address) as client:
-        first, second = (client.generate(PROMPT, settings).wait() for _ in range(2))
-    assert first.token_ids == second.token_ids == paper_tokens(PROMPT, 36)
-    assert first.ngram_accepted_token_count == 0
-    assert second.ngram_accepted_token_count > 20 and second.round_count < first.round_count
-
-
 def test_a_draft_killed_while_it_prepares_costs_a_deadline_at_most(spread: LocalServices) -> None:
     await_draft(spread)
     settings = Settings(temperature=0, max_token_count=300, draft_length="adaptive", proposer="draft")

@@ -52,7 +52,7 @@ class Group:
 
     def start_orchestrator(self, drafts: str = "") -> None:
         flags = ["--verifier", self.verifier.address, "--draft", drafts or ",".join(self.places)]
-        flags += ["--draft-deadline-seconds", "3", "--learnt-directory", "", "--store", "memory"]
+        flags += ["--draft-deadline-seconds", "3", "--store", "memory"]
         flags += ["--metrics-address", self.metrics_address]
         self.orchestrator = self._start("orchestrator", "orchestrator", free_address(), flags)
         self.orchestrator.wait_until_healthy()

@@ -44,7 +44,7 @@ class Group:
 
     def start_orchestrator(self, addresses: list[str]) -> Service:
         flags = ["--verifier", ",".join(addresses), "--draft", "", "--verifier-patience-seconds", "120"]
-        flags += ["--verifier-deadline-seconds", f"{self._deadline:g}", "--learnt-directory", "", "--store", "memory"]
+        flags += ["--verifier-deadline-seconds", f"{self._deadline:g}", "--store", "memory"]
         orchestrator = Service("orchestrator", "orchestrator", free_address(), flags, {})
         self._stack.callback(orchestrator.stop)
         orchestrator.wait_until_healthy()

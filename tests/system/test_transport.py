@@ -63,7 +63,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         orchestrator = [
             *("--verifier", start("verifier", "verifier_service", verifier)),
             *("--draft", start("draft", "draft_service", draft)),
-            *("--process-count", "2", "--store", "memory", "--learnt-directory", ""),
+            *("--process-count", "2", "--store", "memory"),
             *("--tls-client-ca", clients.file, *clients.issue("orchestrator").flags("tls")),
             *("--peer-tls-ca", peers.file, "--peer-tls-name", "peers.internal", *shown.flags("peer-tls")),
             *("--peer-token-file", str(token)),

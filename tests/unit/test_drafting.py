@@ -57,7 +57,7 @@ def request(
     side: Side, session: SessionDrafting, tokens: list[int], exchange: ExchangeNote | None = None
 ) -> DraftRequest:
     return DraftRequest(
-        side, session, tokens, Ask(SamplingRule(), (), 4, 0, 1.0, Regime(Overlap.NONE)), exchange or new_exchange()
+        side, session, tokens, Ask(SamplingRule(), (), 4, 0, Regime(Overlap.NONE)), exchange or new_exchange()
     )
 
 

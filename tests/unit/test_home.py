@@ -74,4 +74,3 @@ def test_without_a_home_an_orchestrator_has_to_be_told_where_sessions_go() -> No
     with pytest.raises(StoreFormatError, match=r"no home folder.*--store.*XDG_STATE_HOME"):
         _ = settings_of().store_place
     assert settings_of("--store", "memory").store_place == "memory"
-    assert settings_of().learnt_path is None

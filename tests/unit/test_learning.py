@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from dataclasses import replace
 
 import pytest
 
@@ -19,10 +18,8 @@ from orchestrator.speculation.plan import Overlap, Regime, RoundPlan, load_of
 from orchestrator.speculation.planner import Planner
 from orchestrator.speculation.proposal import Branch, Proposal
 from orchestrator.speculation.session import SpeculationSettings
-from orchestrator.speculation.sharpening import Sharpening
 from slipstream.errors import Code
 from slipstream.rpc.status import PeerError
-from slipstream.sampling.outcome import TokenDistribution
 from slipstream.sampling.rule import Acceptance, SamplingRule
 from tests.scripted_peers import TIMING, Draft, Verifier, new_note, rounds_over
 
@@ -320,24 +317,3 @@ def test_a_round_of_the_common_way_shows_what_it_brings_though_others_change_it_
         pair.common.way = Overlap.ENUMERATE
         planner.observe(4, 0.1)  # half of the forecast
     assert pair.corrections.factor(pair.regime(Overlap.NONE)) < 0.8
-
-
-def test_a_factor_that_is_set_and_no_one_tries_leaves_nothing_to_learn() -> None:
-    sharpening = Sharpening()
-    sharpening.observe(1.0, 0.5, 4, 2)
-    assert 0.5 not in {sharpening.factor(1.0) for _ in range(50)}
-
-
-async def test_the_ratio_tests_acceptance_teaches_no_sharpening(monkeypatch: pytest.MonkeyPatch) -> None:
-    draft, seen = Draft(), []
-    rounds = rounds_over(draft, Answering())
-    monkeypatch.setattr(rounds.pair.sharpening, "observe", lambda *what: seen.append(what))
-    sure = TokenDistribution((4,), (1.0,))
-    for acceptance in (Acceptance.RATIO, Acceptance.COUPLED):
-        terms = replace(SYNCHRONOUS, rule=SamplingRule(temperature=1.0, acceptance=acceptance))
-        round_ = running(rounds, begun(rounds, "s"), terms, [1, 2, 3])
-        await until_asked(draft)
-        draft.sinks[-1].take([Branch(0, None, Proposal((4,), (sure,)))])
-        draft.sinks[-1].finish(TIMING)
-        assert (await round_).accepted_count == 1
-    assert len(seen) == 1

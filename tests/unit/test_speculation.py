@@ -19,12 +19,10 @@ from orchestrator.speculation.continuations import Continuations
 from orchestrator.speculation.costs import DraftCosts, HitRates, StepTimeCurve, VerifyCosts
 from orchestrator.speculation.forecasts import Forecasts
 from orchestrator.speculation.knowledge import PairKnowledge, VerifierKnowledge
-from orchestrator.speculation.ngrams import SharedHistory
 from orchestrator.speculation.plan import Overlap, Regime, RoundPlan, Why
 from orchestrator.speculation.planner import Planner
 from orchestrator.speculation.proposal import Branch, Confidence, Proposal
 from orchestrator.speculation.session import SessionSpeculation
-from orchestrator.speculation.sharpening import FACTORS, Sharpening
 from slipstream.processors import Processors
 from tests.clock import Clock
 
@@ -88,10 +86,10 @@ def test_a_plain_proposal_goes_on_where_it_was_right() -> None:
 def test_the_longest_continuation_wins_and_keeps_what_belongs_to_its_tokens() -> None:
     known = Continuations()
     sure = tuple(Confidence(-float(i), float(i)) for i in range(3))
-    known.add(2, (), Branch(0, None, Proposal((3, 4, 5), confidences=sure, sharpening=0.4)))
+    known.add(2, (), Branch(0, None, Proposal((3, 4, 5), confidences=sure)))
     known.add(2, (), branch(0, None, 3, 4))
     after = known.after([1, 2, 3])
-    assert after is not None and (after.tokens, after.confidences, after.sharpening) == ((4, 5), sure[1:], 0.4)
+    assert after is not None and (after.tokens, after.confidences) == ((4, 5), sure[1:])
 
 
 # --- n-grams
@@ -106,6 +104,7 @@ def test_a_changed_history_is_followed_again() -> None:
     assert found is not None and found.proposal.tokens == (7, 7)
 
 
+<<<<<<< HEAD
 def test_what_one_session_said_another_may_propose_if_they_share() -> None:
     for history in (None, SharedHistory()):
         pair = PairKnowledge(history)
@@ -130,6 +129,8 @@ def test_a_turn_is_learnt_once_and_the_older_half_forgotten() -> None:
     assert len(history._tokens) <= 40 and history._tokens.count(505) == 1
 
 
+=======
+>>>>>>> 40191cd (Delete stored learning, warm-up, sharpening and shared n-grams)
 # --- acceptance
 
 
@@ -685,25 +686,6 @@ def test_a_session_counts_from_its_turns_first_round_on() -> None:
     budget.join("b")
     budget.leave("a")
     assert budget.session_count == 1 and budget.allowed("b", [0.3, 0.1]) == 2
-
-
-# --- sharpening
-
-
-def test_the_best_factor_is_found_for_each_temperature() -> None:
-    rng = random.Random(2)
-    sharpening = Sharpening()
-    best = {1.0: 0.2, 1.3: 0.6}
-    for _ in range(4000):
-        for temperature, wanted in best.items():
-            factor = sharpening.factor(temperature)
-            odds = 0.85 - 0.15 * abs(FACTORS.index(factor) - FACTORS.index(wanted))
-            accepted = next((i for i in range(5) if rng.random() > odds), 5)
-            sharpening.observe(temperature, factor, 5, accepted)
-    for temperature, wanted in best.items():
-        picks = [sharpening.factor(temperature) for _ in range(100)]
-        assert picks.count(wanted) > 90
-    assert sharpening.factor(0.0) == 1.0
 
 
 # --- the draft's outcomes
