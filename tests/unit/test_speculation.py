@@ -104,33 +104,6 @@ def test_a_changed_history_is_followed_again() -> None:
     assert found is not None and found.proposal.tokens == (7, 7)
 
 
-<<<<<<< HEAD
-def test_what_one_session_said_another_may_propose_if_they_share() -> None:
-    for history in (None, SharedHistory()):
-        pair = PairKnowledge(history)
-        first, second = SessionSpeculation(pair), SessionSpeculation(pair)
-        first.begin_turn(0)
-        first.end_turn([1, 2, 3, 4, 5, 6, 7], 4)
-        second.begin_turn(0)
-        found = second.from_ngrams([9, 2, 3, 4], 2)
-        assert (found and found.proposal.tokens) == (None if history is None else (5, 6))
-
-
-def test_a_turn_is_learnt_once_and_the_older_half_forgotten() -> None:
-    history = SharedHistory(capacity=40)
-    speculation = SessionSpeculation(PairKnowledge(history))
-    tokens: list[int] = []
-    for turn in range(6):
-        speculation.begin_turn(len(tokens))
-        tokens += range(100 * turn, 100 * turn + 12)
-        speculation.end_turn(tokens, 6)
-    assert history.find([503, 504, 505, 506], 2) is not None
-    assert history.find([3, 4, 5, 6], 2) is None
-    assert len(history._tokens) <= 40 and history._tokens.count(505) == 1
-
-
-=======
->>>>>>> 40191cd (Delete stored learning, warm-up, sharpening and shared n-grams)
 # --- acceptance
 
 
