@@ -351,7 +351,7 @@ class ModelThread:
     def _batch(self, active: list[Job], ended: list[Ended]) -> list[tuple[Job, Append]]:
         """Return the jobs of the next step, with their pages. Jobs that cannot run are added to
         ``ended``; if all jobs lack pages, one of them."""
-        busy = {job.sequence.handle for job in active}
+        busy = {job.sequence.handle for job in self._tree.active}
         batch: list[tuple[Job, Append]] = []
         starved = None
         places = schedule([Want(len(job.pending), job.is_prompt) for job in active], self._limits)

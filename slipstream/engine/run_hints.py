@@ -21,7 +21,7 @@ of its own, whose odds are calibrated."""
 
 
 class HintTerms(NamedTuple):
-    """What a run's caller says about its hints."""
+    """Statement of a run's caller about its hints."""
 
     takes_ngrams: bool = False
     """True if the run makes hints itself from what followed the same tokens before."""
@@ -98,7 +98,7 @@ class RunStep(NamedTuple):
     hint_count: int = 0
     """Hint tokens that it verified."""
     accepted_count: int = 0
-    """Those of them that the target chose too, up to the end of the run."""
+    """Number of them that the target chose too, up to the end of the run."""
     source: Source | None = None
     forward: float = 0.0
     """Seconds of its forwards, with the choices."""
