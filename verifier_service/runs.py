@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from slipstream.agreed import LONGEST_HOLD_SECONDS
+from slipstream.engine.continuing_job import sum_times
 from slipstream.engine.hinting.hints import MOST_TOKENS
 from slipstream.engine.host import EngineHost
-from slipstream.engine.job import Job, JobTiming, Statement
+from slipstream.engine.job import Job, Statement
 from slipstream.engine.run_hints import HintTerms, RunStep, merged
-from slipstream.engine.run_job import RunEnd, RunJob, RunLimits, RunPart
+from slipstream.engine.run_job import RunEnd, RunJob, RunLimits
 from slipstream.engine.sequence import Sequence
 from slipstream.errors import FieldViolation, InvalidFieldsError
 from slipstream.hosting.handles import PeerHandles
@@ -189,7 +190,7 @@ class _RunListener:
             margin=min((choice.margin for choice in choices), default=math.inf),
             end=_ENDS[end],
         )
-        set_timing(result.timing, _sum(parts))
+        set_timing(result.timing, sum_times([part.timing for part in parts]))
         for step in merged([step for part in parts for step in part.steps]):
             _add_step(result, step)
         if self._is_first and choices:
@@ -208,27 +209,6 @@ def _add_step(result: verifier_pb2.RunResult, step: RunStep) -> None:
     set_duration(message.forward, step.forward)
     if step.held:
         set_duration(message.held, step.held)
-
-
-def _sum(parts: list[RunPart]) -> JobTiming:
-    """Return the times of consecutive parts together."""
-    if len(parts) == 1:
-        return parts[0].timing
-    if not parts:
-        timing = JobTiming()
-        timing.finished = timing.started = timing.arrived
-        return timing
-    timings = [part.timing for part in parts]
-    forward = sum(timing.forward for timing in timings)
-    return JobTiming(
-        arrived=timings[0].arrived,
-        started=max(timings[0].arrived, timings[-1].finished - forward),
-        forward=forward,
-        forward_count=sum(timing.forward_count for timing in timings),
-        step_token_count=timings[-1].step_token_count,
-        prefill=sum(timing.prefill for timing in timings),
-        finished=timings[-1].finished,
-    )
 
 
 def _violations(start: verifier_pb2.StartRun) -> Iterator[FieldViolation]:

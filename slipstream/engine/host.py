@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
+from slipstream.engine.continuing_job import ContinuingJob
 from slipstream.engine.engine import Engine
 from slipstream.engine.errors import (
     ModelThreadFailedError,
@@ -91,7 +92,7 @@ class _Round(Generic[JobT]):
     def add_listener(self, listener: Listener[JobT]) -> None:
         """Report the answer to a listener, now or when there is one. A run's parts are told once,
         to its first listener."""
-        if isinstance(self.job, RunJob):
+        if isinstance(self.job, ContinuingJob):
             listener.repeated()
             return
         if not self.answered:
@@ -110,7 +111,7 @@ class _Round(Generic[JobT]):
             except Exception as error:
                 self.listeners.remove(listener)
                 listener.failed(error)
-                if isinstance(self.job, RunJob):
+                if isinstance(self.job, ContinuingJob):
                     self.job.stop()
 
     def finish(self, error: Exception | None) -> None:
@@ -136,10 +137,11 @@ class _Early:
     granted_length: int = 0
     is_stopped: bool = False
 
-    def tell(self, run: RunJob) -> None:
-        run.grant(self.granted_length)
+    def tell(self, job: ContinuingJob) -> None:
+        if isinstance(job, RunJob):
+            job.grant(self.granted_length)
         if self.is_stopped:
-            run.stop()
+            job.stop()
 
 
 class EngineHost(Generic[JobT]):
@@ -310,7 +312,7 @@ class EngineHost(Generic[JobT]):
             last.add_listener(listener)
             return
         job = make_job(self._sequences[handle])
-        if isinstance(job, RunJob) and early is not None:
+        if isinstance(job, ContinuingJob) and early is not None:
             early.tell(job)
         if last is not None:
             last.job.overtake()  # before the new job begins on the same sequence
@@ -329,6 +331,19 @@ class EngineHost(Generic[JobT]):
             self._leases.extend(handle)
             run.job.grant(granted_length)
             self._resume(handle, run)
+
+    def commit(self, handle: str, number: int, *, at_once: bool) -> None:
+        """Let a job go on that has been told of committed tokens. ``at_once``: it takes them in
+        after its current step, not only once its multi-step run is over. Nothing happens if the
+        handle's last round is another one."""
+        run = self._run_of(handle, number)
+        if run is None or run.answered:
+            return
+        self._leases.extend(handle)
+        if run.job not in self._asked:
+            self._resume(handle, run)
+        elif at_once:
+            self._thread.notice()
 
     def hint(self, handle: str, number: int, hint: Hint) -> None:
         """Let a run's next steps use a hint. Nothing happens if the handle's last round is another
@@ -352,11 +367,14 @@ class EngineHost(Generic[JobT]):
 
     def _run_of(self, handle: str, number: int) -> _Round[Any] | None:
         run: _Round[Any] | None = self._rounds.get(handle)
-        return run if run is not None and run.number == number and isinstance(run.job, RunJob) else None
+        return run if run is not None and run.number == number and isinstance(run.job, ContinuingJob) else None
 
     def _resume(self, handle: str, run: _Round[Any]) -> None:
-        """Let a paused run go on if it has a grant."""
-        if run.job in self._asked or run.job.is_paused:
+        """Let a paused run go on if it has something to do."""
+        if run.job in self._asked:
+            return
+        run.job.learn()
+        if run.job.is_paused:
             return
         run.job.resume()
         try:
@@ -427,10 +445,10 @@ class EngineHost(Generic[JobT]):
                 self.owners.mark_idle(handle, answered=error is None)
                 if error is not None:
                     del self._rounds[handle]  # a failed round may be asked again under its number
-            if isinstance(job, RunJob):
-                if error is not None or job.end is None:
+            if isinstance(job, ContinuingJob):
+                if error is not None or not job.is_over:
                     asked.notify_parts([job])  # a run's last result has what is left
-                if error is None and job.end is None:  # it was paused
+                if error is None and not job.is_over:  # it was paused
                     if is_last:
                         self._resume(handle, asked)  # a grant may have come meanwhile
                         continue

@@ -117,6 +117,10 @@ class Job:
         of them."""
         return None
 
+    def catch_up(self) -> None:
+        """Take in what the caller has said since the last step. The model thread calls it before
+        each step. It raises nothing."""
+
     def drop_hint(self) -> bool:
         """Leave out the hint tokens of the next step. Returns False if there are none."""
         return False

@@ -290,9 +290,10 @@ class ModelThread:
         return failed
 
     def _drop_withdrawn(self) -> list[Ended]:
-        """End the jobs that no caller waits for any more."""
+        """End the jobs that no caller waits for any more, and let the others catch up."""
         ended: list[Ended] = []
         for job in self._tree.jobs:
+            job.catch_up()
             if job.overtaken:
                 ended += self._tree.drop_job(job, self._why_dropped(job))
             elif job.withdrawn:

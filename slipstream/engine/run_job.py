@@ -19,10 +19,11 @@ from collections import deque
 from enum import Enum
 from typing import NamedTuple
 
+from slipstream.engine.continuing_job import ContinuingJob
 from slipstream.engine.hinting.calibration import temperature_class
 from slipstream.engine.hinting.hints import Candidate, Hint, Source
 from slipstream.engine.hinting.selection import Offer
-from slipstream.engine.job import Job, JobTiming, Statement
+from slipstream.engine.job import JobTiming, Statement
 from slipstream.engine.run_hints import HintTerms, RunHints, RunStep, merged
 from slipstream.engine.sequence import Sequence, SequenceCache
 from slipstream.sampling.coupled import accepted_count
@@ -67,22 +68,8 @@ class RunPart(NamedTuple):
     """The steps that made the choices."""
 
 
-class _Told(NamedTuple):
-    """Sums of a job's timing up to its last part."""
-
-    at: float
-    forward: float = 0.0
-    forward_count: int = 0
-    prefill: float = 0.0
-
-
-class RunJob(Job):
-    """Job that chooses tokens up to its granted length, and tells them in parts.
-
-    The model thread advances it and makes parts. The event loop takes them, grants and stops.
-    """
-
-    comes_back = False
+class RunJob(ContinuingJob):
+    """Job that chooses tokens up to its granted length, and tells them in parts."""
 
     def __init__(
         self,
@@ -115,19 +102,9 @@ class RunJob(Job):
         self.read_count = 0
         """Tail tokens that went through a forward before the first choice."""
         self._tail_count = len(statement.tail)
-        self._resumed: float | None = None
-        """Time at which the last pause ended."""
         self._choices_to_tell: list[Choice] = []
-        self._told = _Told(self.timing.arrived)
-        self._is_told = False
-        """True once a part was made."""
         self._has_begun_choosing = False
         self._takes_several = rule.structure is None and logprobs is None and not rule.draws_ratios
-
-    @property
-    def only_chooses(self) -> bool:
-        """False: it may go on for long, so it is never computed on the event loop."""
-        return False
 
     @property
     def length(self) -> int:
@@ -138,6 +115,10 @@ class RunJob(Job):
     def end(self) -> RunEnd | None:
         """The reason for which the run has ended; None while it goes on or is paused."""
         return self._end or (RunEnd.STOPPED if self.withdrawn else None)
+
+    @property
+    def is_over(self) -> bool:
+        return self.end is not None
 
     @property
     def is_paused(self) -> bool:
@@ -157,7 +138,6 @@ class RunJob(Job):
         self.granted_length = max(self.granted_length, granted_length)
 
     def stop(self) -> None:
-        """End the run after the current step."""
         self.withdrawn = True
 
     def begin(self, cache: SequenceCache, context_length: int, vocabulary_size: int) -> None:
@@ -165,10 +145,6 @@ class RunJob(Job):
         if not self.tokens:
             self.tokens = self.sequence.tokens[: self.statement.base_length]
             self.tokens.extend(self.statement.tail)
-
-    @property
-    def submitted(self) -> float:
-        return self._resumed or self.timing.arrived
 
     @property
     def settled_length(self) -> int | None:
@@ -223,12 +199,6 @@ class RunJob(Job):
             self.statement = Statement(0, self.tokens[:])
             self.pending = [*self.tokens]
 
-    def resume(self) -> None:
-        """Prepare to go on after a pause, whose time is in no part."""
-        self.begin_again()
-        self._resumed = time.monotonic()
-        self._told = self._told._replace(at=self._resumed)
-
     def advance(self, choices: list[Choice]) -> bool:
         if choices[0].fault is not None:
             raise choices[0].fault
@@ -272,22 +242,10 @@ class RunJob(Job):
     def make_part(self, prefill_total: float, *, is_over: bool = False) -> bool:
         if not self._choices_to_tell:
             return False
-        now, timing, told = time.monotonic(), self.timing, self._told
-        may_wait = self._is_told and not is_over and now - told.at < PART_SECONDS
-        if may_wait and not (self.is_paused or self.end is not None or self._held_since is not None):
+        may_wait = self.is_told and not is_over and self.seconds_since_told() < PART_SECONDS
+        if may_wait and not (self.is_paused or self.is_over or self._held_since is not None):
             return False
         choices, self._choices_to_tell = self._choices_to_tell, []
         steps, self._steps_to_tell = merged(self._steps_to_tell), []
-        forward = timing.forward - told.forward
-        own = JobTiming(
-            arrived=told.at,
-            started=max(told.at, now - forward),
-            forward=forward,
-            forward_count=timing.forward_count - told.forward_count,
-            step_token_count=timing.step_token_count,
-            prefill=prefill_total - max(told.prefill, self.prefill_at_arrival),
-            finished=now,
-        )
-        self._told, self._is_told = _Told(now, timing.forward, timing.forward_count, prefill_total), True
-        self.parts.append(RunPart(self.length - len(choices), choices, own, steps))
+        self.parts.append(RunPart(self.length - len(choices), choices, self.times_to_tell(prefill_total), steps))
         return True
