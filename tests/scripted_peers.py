@@ -14,8 +14,8 @@ from google.protobuf import duration_pb2
 from orchestrator.peers.draft_peer import ProposeSink
 from orchestrator.peers.exchange import PeerTiming, Verification
 from orchestrator.peers.model_info import ModelInfo
+from orchestrator.peers.run_parts import Part, Step
 from orchestrator.peers.sequence import PeerSequence, Position
-from orchestrator.peers.verifier_run import Part
 from orchestrator.peers.verifiers import Verifiers
 from orchestrator.rounds.drafting import DraftSide
 from orchestrator.rounds.drafts import Drafts
@@ -97,6 +97,8 @@ class Verifier:
         self.is_away = False
         self.timings: Iterator[PeerTiming] = itertools.repeat(TIMING)
         self.positions: list[Position] = []
+        self.parts: list[Part] = []
+        """Parts of runs to send before those of one token."""
 
     async def verify(
         self, sequence: PeerSequence, terms: Any, position: Position, proposal: Proposal, *rest: Any
@@ -134,8 +136,13 @@ class ScriptedRun:
         if self._verifier.is_away:
             self.goes_on = False
             raise PeerError(Code.UNAVAILABLE, "STREAM_LOST", "")
+        if self._verifier.parts:
+            part = self._verifier.parts.pop(0)
+            self.length += len(part.tokens)
+            return part
         self.length += 1
-        return Part((7,), next(self._verifier.timings), 1, (), (), math.inf)
+        timing = next(self._verifier.timings)
+        return Part((7,), timing, 1, (), (), math.inf, (Step(1, 0, 0, None, 0.0, timing),), time.monotonic())
 
     def hint(self, message: hint_pb2.Hint) -> None:
         self.hints.append(message)

@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from orchestrator.peers.checking.faults import PeerFaultError
 from orchestrator.peers.checking.results import RunCheck
-from orchestrator.peers.exchange import PeerTiming, timing_of
-from slipstream.rpc.sampling_wire import logprobs_of
+from orchestrator.peers.exchange import PeerTiming
+from orchestrator.peers.run_parts import Part, merged, part_of
 from slipstream.rpc.status import PeerError, StreamLostError
-from slipstream.sampling.outcome import TokenLogprobs
 from slipstream.wire.v1 import hint_pb2, verifier_pb2
-
-
-class Part(NamedTuple):
-    """Tokens that a run has chosen since the part before."""
-
-    tokens: tuple[int, ...]
-    timing: PeerTiming
-    prefilled_count: int
-    logprobs: tuple[TokenLogprobs, ...]
-    tail_logprobs: tuple[TokenLogprobs, ...]
-    margin: float
 
 
 class Limits(NamedTuple):
@@ -133,7 +120,7 @@ class VerifierRun:
             self._arrived.clear()
             await self._arrived.wait()
         parts, self._parts = self._parts, []
-        part = parts[0] if len(parts) == 1 else _merged(parts)
+        part = merged(parts)
         self.length += len(part.tokens)
         self._grant()
         return part
@@ -158,19 +145,8 @@ class VerifierRun:
         self._check.check(result, now - self._started)
         self._on_open()
         if result.tokens:
-            timing = timing_of(result.timing, now - self._last)
-            self._side.record_steps(timing)
+            self._parts.append(part_of(result, self._last, now))
             self._last = now
-            self._parts.append(
-                Part(
-                    tokens=tuple(result.tokens),
-                    timing=timing,
-                    prefilled_count=result.prefilled_count,
-                    logprobs=tuple(map(logprobs_of, result.logprobs)),
-                    tail_logprobs=tuple(map(logprobs_of, result.tail_logprobs)),
-                    margin=result.margin,
-                )
-            )
         return result.end != verifier_pb2.RUN_END_UNSPECIFIED
 
     def _grant(self) -> None:
@@ -197,24 +173,3 @@ class VerifierRun:
             self._side.owe(token_count)
         if owed:
             self._side.settle(owed)
-
-
-def _merged(parts: list[Part]) -> Part:
-    """Return consecutive parts as one."""
-    timings = [part.timing for part in parts]
-    return Part(
-        tokens=tuple(token for part in parts for token in part.tokens),
-        timing=PeerTiming(
-            queue=sum(timing.queue for timing in timings),
-            forward=sum(timing.forward for timing in timings),
-            total=sum(timing.total for timing in timings),
-            round_trip=sum(timing.round_trip for timing in timings),
-            forward_count=sum(timing.forward_count for timing in timings),
-            step_token_count=timings[-1].step_token_count,
-            prefill=sum(timing.prefill for timing in timings),
-        ),
-        prefilled_count=parts[0].prefilled_count,
-        logprobs=tuple(entry for part in parts for entry in part.logprobs),
-        tail_logprobs=parts[0].tail_logprobs,
-        margin=min((part.margin for part in parts), default=math.inf),
-    )

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from orchestrator.peers.model_info import ModelInfo
-from orchestrator.peers.verifier_run import Part
+from orchestrator.peers.run_parts import Part
 from orchestrator.rounds.terms import RoundTerms
 from slipstream.wire.v1 import hint_pb2
 
@@ -31,7 +31,7 @@ class Proposer(Protocol):
 
     def begin(self, tokens: Sequence[int], until_length: int, terms: RoundTerms, sink: HintSink) -> None:
         """Take in that a run begins after these committed ``tokens``, and ends at ``until_length``
-        at the latest. If the run begins anew within a turn, `stop` was called before."""
+        at the latest. If the run begins again within a turn, `stop` was called before."""
 
     def committed(self, position: int, part: Part) -> None:
         """Take in what the target has chosen: ``position`` is the sequence's length before

@@ -46,6 +46,10 @@ class ExchangeNote:
         if len(self.setbacks) < _MOST_SETBACKS:
             self.setbacks += ((time.monotonic(), reason),)
 
+    def place(self, began: float, ended: float) -> None:
+        """Note when it really began and ended."""
+        self.began, self.ended = began, ended
+
     def finish(self, timing: PeerTiming) -> None:
         """Note that all has come; it may be late, with no round waiting any more."""
         self.timing = timing
@@ -104,6 +108,8 @@ class RoundNote:
     hit: bool | None = None
     draft_failed: bool = False
     margin: float = math.inf
+    is_step: bool = False
+    """True for a step of a run."""
 
     def begin_verify(self, name: str) -> ExchangeNote:
         """The verification begins."""
@@ -124,6 +130,11 @@ class RoundNote:
         (self.drafted, self.accepted), self.committed = result.counted(committed), committed
         self.waited, self.hit, self.margin = result.waited, result.hit, result.margin
         self.draft_failed = result.draft_failed
+        if result.moments is not None:
+            self.is_step = True
+            self.began, self.ended = result.moments
+            if self.verify is not None:
+                self.verify.place(self.began + self.waited, self.ended)
 
     def fail(self, error: BaseException) -> None:
         """It brought nothing."""
@@ -139,7 +150,9 @@ class RoundNote:
     @property
     def verifier_idle(self) -> float:
         """Seconds that the verifier had nothing to do for the session before this round: on our
-        side, and on the way."""
+        side, and on the way. A run only waits for hints."""
+        if self.is_step:
+            return self.waited
         if self.verify is None:
             return 0.0
         return max(0.0, self.verify.began - self.answered) + self.verify.network

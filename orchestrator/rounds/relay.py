@@ -1,8 +1,11 @@
-"""Plain decoding: the target continues by itself, and the orchestrator relays what it chooses."""
+"""The target continues by itself, and the orchestrator relays what it chooses."""
 
 from __future__ import annotations
 
-from orchestrator.peers.verifier_run import Part
+from itertools import pairwise
+
+from orchestrator.peers.exchange import PeerTiming
+from orchestrator.peers.run_parts import Part
 from orchestrator.rounds.note import RoundNote
 from orchestrator.rounds.result import RoundResult
 from orchestrator.rounds.session import SessionRounds
@@ -10,8 +13,9 @@ from orchestrator.rounds.start import Parties, join_home
 from orchestrator.rounds.terms import RoundTerms
 from orchestrator.speculation.knowledge import VerifierKnowledge
 from orchestrator.speculation.plan import Overlap
-from orchestrator.speculation.proposal import NOTHING_PROPOSED
+from orchestrator.speculation.proposal import Source
 from slipstream.agreed import ROUND_TAIL
+from slipstream.telemetry import names
 
 
 def is_relayed(terms: RoundTerms) -> bool:
@@ -28,29 +32,58 @@ def _learn_steps(part: Part, home: VerifierKnowledge) -> None:
         home.costs.observe_steps(timing.step_token_count, seconds, home.regime(None), share)
 
 
-async def next_part(
+async def next_result(
     parties: Parties, session: SessionRounds, tokens: list[int], terms: RoundTerms, room: int, note: RoundNote
 ) -> RoundResult:
-    """Return what the target chooses after the committed ``tokens``, as the result of one round."""
+    """Return what the target chooses after the committed ``tokens``: one step of its run, or a
+    stretch of steps without hints."""
     _, pair, home = join_home(parties, session, tokens, terms)
     note.session_count = pair.session_count
+    kept = session.run.take_kept(len(tokens))
+    if kept is not None:
+        note.begin_verify(names.VERIFY).finish(kept.verify)
+        return kept
     part = await parties.verifying.next_part(session.run, tokens, terms, room, note)
     _learn_steps(part, home)
-    return RoundResult(
-        tokens=part.tokens,
-        proposal=NOTHING_PROPOSED,
-        accepted_count=0,
-        overlap=Overlap.NONE,
-        asked=False,
-        prefilled_count=part.prefilled_count,
-        verify=part.timing,
-        waited=0.0,
-        awaited=None,
-        drafted=session.drafting.take_finished(),
-        hit=None,
-        draft_failed=session.drafting.take_failed(),
-        switched_off=False,
-        margin=part.margin,
-        logprobs=part.logprobs,
-        prompt_logprobs=part.tail_logprobs,
-    )
+    first, *others = _results(part)
+    first = first._replace(drafted=session.drafting.take_finished(), draft_failed=session.drafting.take_failed())
+    session.run.keep(len(tokens) + len(first.tokens), others)
+    assert note.verify is not None, "a part was waited for"
+    note.verify.timing = first.verify
+    return first
+
+
+def _results(part: Part) -> list[RoundResult]:
+    """Return the results of a part's steps, in their order."""
+    results = []
+    ends = [part.arrived]
+    for step in reversed(part.steps):
+        ends.append(ends[-1] - step.timing.round_trip - step.held)
+    moments = pairwise(reversed(ends))
+    start = 0
+    for step, (began, ended) in zip(part.steps, moments, strict=True):
+        end = start + step.token_count
+        results.append(
+            RoundResult(
+                tokens=part.tokens[start:end],
+                proposal_length=step.hint_count,
+                source=step.source,
+                accepted_count=step.accepted_count,
+                overlap=Overlap.RUN_AHEAD if step.source is Source.DRAFT else Overlap.NONE,
+                asked=step.source is Source.DRAFT,
+                prefilled_count=0 if start else part.prefilled_count,
+                verify=step.timing,
+                waited=step.held,
+                awaited=PeerTiming(0.0, step.held, step.held, step.held) if step.held else None,
+                drafted=[],
+                hit=None,
+                draft_failed=False,
+                switched_off=False,
+                margin=part.margin,
+                logprobs=part.logprobs[start:end],
+                prompt_logprobs=() if start else part.tail_logprobs,
+                moments=(began, ended),
+            )
+        )
+        start = end
+    return results

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from orchestrator.peers.exchange import PeerTiming
 from orchestrator.speculation.plan import Overlap
-from orchestrator.speculation.proposal import Proposal, Source
+from orchestrator.speculation.proposal import Source
 from slipstream.sampling.outcome import TokenLogprobs
 
 
@@ -16,7 +16,8 @@ class Origin(Enum):
 
     DRAFT = "draft"
     NGRAM = "ngram"
-    """Both proposed, and accepted."""
+    PREDICTION = "prediction"
+    """All three proposed, and accepted."""
     RECOVERED = "recovered"
     BONUS = "bonus"
     PLAIN = "plain"
@@ -24,7 +25,10 @@ class Origin(Enum):
 
 
 class RoundResult(NamedTuple):
-    """What one round brought. ``tokens`` are ready to commit: the accepted ones and the next one.
+    """What one round brought: the answer to one proposal, or what a step of a run chose.
+
+    ``tokens`` are ready to commit: the accepted ones, and the target's own. A stretch without hints
+    may have several of these. ``proposal_length`` tokens of ``source`` were verified.
 
     ``asked`` says whether the draft had a part in it. ``waited`` is how long it waited for its
     proposal, in seconds, and ``awaited`` the timing of the request it waited for. ``switched_off``
@@ -34,7 +38,8 @@ class RoundResult(NamedTuple):
     """
 
     tokens: tuple[int, ...]
-    proposal: Proposal
+    proposal_length: int
+    source: Source | None
     accepted_count: int
     overlap: Overlap
     asked: bool
@@ -53,35 +58,32 @@ class RoundResult(NamedTuple):
     """One for each of ``tokens``, if asked for."""
     prompt_logprobs: tuple[TokenLogprobs, ...]
     """Of the prompt's tokens from the second on, if asked for."""
+    moments: tuple[float, float] | None = None
+    """When a run's step began and ended, by the monotonic clock; None for a round that was asked
+    for."""
 
     @property
     def next_token_kind(self) -> str:
         """What the last token is: recovered after a rejection, bonus after a whole proposal, plain
         without one."""
-        drafted = len(self.proposal.tokens)
+        drafted = self.proposal_length
         return "recovered" if self.accepted_count < drafted else "bonus" if drafted else "plain"
 
     @property
     def origins(self) -> list[Origin]:
         """Of each of ``tokens``."""
-        if not self.proposal.tokens:
-            return [Origin.PLAIN] * len(self.tokens)
-        proposed = Origin.DRAFT if self.proposal.source is Source.DRAFT else Origin.NGRAM
-        return [proposed] * self.accepted_count + [Origin(self.next_token_kind)]
+        own = [Origin(self.next_token_kind)] * (len(self.tokens) - self.accepted_count)
+        return own if self.source is None else [Origin(self.source.value)] * self.accepted_count + own
 
     def counted(self, committed: int) -> tuple[int, int]:
         """Return the draft tokens verified and accepted, if the turn took so many of ``tokens``.
         Those after its end count as neither."""
-        if not self.proposal.tokens:
-            return 0, 0
-        if committed < len(self.tokens):
+        if self.proposal_length and committed <= self.accepted_count:
             return committed, committed
-        return len(self.proposal), self.accepted_count
+        return self.proposal_length, self.accepted_count
 
     @property
     def rung(self) -> str:
-        """Of the ladder: who made the proposal that was verified, draft or ngram; plain if nothing
-        was."""
-        if not self.proposal.tokens:
-            return "plain"
-        return "draft" if self.proposal.source is Source.DRAFT else "ngram"
+        """Of the ladder: who made the proposal that was verified, draft, ngram or prediction; plain
+        if nothing was."""
+        return "plain" if self.source is None else self.source.value

@@ -243,7 +243,8 @@ class Round:
         choice, plan = self._choice, self._plan
         return RoundResult(
             tokens=(*proposal.tokens[: answer.accepted_count], answer.next_token),
-            proposal=proposal,
+            proposal_length=len(proposal),
+            source=proposal.source if proposal.tokens else None,
             accepted_count=answer.accepted_count,
             overlap=plan.overlap,
             asked=plan.draft_length > 0,

@@ -15,7 +15,7 @@ from orchestrator.rounds.capacity import Capacity
 from orchestrator.rounds.draft_request import SessionDrafting
 from orchestrator.rounds.drafts import Drafts
 from orchestrator.rounds.note import RoundNote
-from orchestrator.rounds.relay import is_relayed, next_part
+from orchestrator.rounds.relay import is_relayed, next_result
 from orchestrator.rounds.result import RoundResult
 from orchestrator.rounds.round import Round
 from orchestrator.rounds.session import SessionRounds
@@ -58,7 +58,7 @@ class Rounds:
         session can go on.
         """
         if is_relayed(terms):
-            return await next_part(self._parties, session, tokens, terms, room, note)
+            return await next_result(self._parties, session, tokens, terms, room, note)
         return await Round(self._parties, session, tokens, terms, room, note).run()
 
     def end_turn(self, session: SessionRounds, tokens: Sequence[int], generated_count: int) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 from orchestrator.peers.model_info import ModelInfo
+from orchestrator.peers.run_parts import Part
 from orchestrator.peers.sequence import PeerSequence
 from orchestrator.peers.verifier_peer import VerifierPeer
-from orchestrator.peers.verifier_run import Hinting, Part, VerifierRun
+from orchestrator.peers.verifier_run import Hinting, VerifierRun
 from orchestrator.proposers.proposer import Proposer
+from orchestrator.rounds.result import RoundResult
 from orchestrator.rounds.terms import RoundTerms
 
 
@@ -20,6 +23,9 @@ class SessionRun:
         self._proposers = proposers
         self._working: Sequence[Proposer] = ()
         """Those that hint for the run."""
+        self._kept: deque[RoundResult] = deque()
+        self._kept_from = 0
+        """The sequence's length before the first of them."""
         self._home: VerifierPeer | None = None
         self._run: VerifierRun | None = None
 
@@ -31,6 +37,18 @@ class SessionRun:
         holds = [proposer.longest_hold(terms, verifier) for proposer in self._proposers]
         longest = max((hold for hold in holds if hold is not None), default=None)
         return Hinting(asked.takes_ngrams, asked.draft_length or 0, longest)
+
+    def keep(self, position: int, results: Sequence[RoundResult]) -> None:
+        """Keep results that follow the first ``position`` tokens until they are returned."""
+        self._kept, self._kept_from = deque(results), position
+
+    def take_kept(self, position: int) -> RoundResult | None:
+        """Return the next result that is kept, if it follows the first ``position`` tokens."""
+        if not self._kept or position != self._kept_from:
+            return None
+        result = self._kept.popleft()
+        self._kept_from += len(result.tokens)
+        return result
 
     def continuing(self, home: VerifierPeer, length: int) -> VerifierRun | None:
         """Return the run that goes on at a verifier after ``length`` tokens. Any other run is
@@ -56,7 +74,8 @@ class SessionRun:
             proposer.committed(position, part)
 
     def stop(self) -> None:
-        """Stop the run, if there is one, and its proposers. The KV stays."""
+        """Stop the run, if there is one, and its proposers, and drop kept results. The KV stays."""
+        self._kept.clear()
         if self._run is not None:
             self._run.stop()
             self._home = self._run = None

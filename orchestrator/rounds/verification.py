@@ -18,8 +18,9 @@ from orchestrator.errors import VerifierLostError
 from orchestrator.peers.breaker import jittered
 from orchestrator.peers.exchange import Terms, Verification
 from orchestrator.peers.model_info import ModelInfo
+from orchestrator.peers.run_parts import Part
 from orchestrator.peers.sequence import REASONS_TO_RESTATE, PeerSequence
-from orchestrator.peers.verifier_run import Limits, Part
+from orchestrator.peers.verifier_run import Limits
 from orchestrator.peers.verifiers import Verifiers
 from orchestrator.rounds.note import ExchangeNote, RoundNote
 from orchestrator.rounds.session_run import SessionRun

@@ -18,6 +18,8 @@ class Source(Enum):
     """The draft service."""
     NGRAM = "ngram"
     """The session's own tokens, where they repeat themselves."""
+    PREDICTION = "prediction"
+    """The caller's text that the answer probably contains."""
 
 
 class Confidence(NamedTuple):

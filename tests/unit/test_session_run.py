@@ -6,17 +6,22 @@ from collections.abc import Sequence
 
 import pytest
 
+from orchestrator.peers.exchange import PeerTiming
 from orchestrator.peers.model_info import ModelInfo
+from orchestrator.peers.run_parts import Part, Step
 from orchestrator.peers.sequence import PeerSequence
-from orchestrator.peers.verifier_run import Hinting, Part
+from orchestrator.peers.verifier_run import Hinting
 from orchestrator.proposers.proposer import HintSink, Proposer
+from orchestrator.rounds.result import Origin
 from orchestrator.rounds.session_run import SessionRun
 from orchestrator.rounds.terms import RoundTerms
+from orchestrator.sessions.turns.statistics import TurnStatistics
 from orchestrator.speculation.proposal import Source
 from orchestrator.speculation.session import SpeculationSettings
+from slipstream.sampling.outcome import TokenLogprobs
 from slipstream.sampling.rule import SamplingRule
 from slipstream.wire.v1 import hint_pb2
-from tests.scripted_peers import MODEL, Verifier, new_note, rounds_over
+from tests.scripted_peers import MODEL, TIMING, Verifier, new_note, rounds_over
 
 
 class Echo(Proposer):
@@ -84,3 +89,63 @@ async def test_plain_decoding_asks_no_proposer() -> None:
 def test_a_run_uses_hints_as_the_turn_asks(asked: SpeculationSettings, expected: Hinting) -> None:
     run = SessionRun(PeerSequence(), [Echo(), Echo(0.5), Echo(0.25)])
     assert run.hinting(RoundTerms(SamplingRule(), asked), MODEL) == expected
+
+
+def told(token: int) -> TokenLogprobs:
+    return TokenLogprobs(token, -0.5, ())
+
+
+async def test_a_part_of_several_steps_is_returned_step_by_step() -> None:
+    verifier = Verifier()
+    verifier.may_answer.set()
+    timing = PeerTiming(0.0, 0.1, 0.1, 0.25)
+    steps = (
+        Step(3, 4, 2, Source.DRAFT, 0.5, timing),
+        Step(2, 0, 0, None, 0.0, timing),
+        Step(1, 1, 1, Source.NGRAM, 0.0, timing),
+    )
+    tokens = (11, 12, 13, 14, 15, 2)
+    whole = Part(tokens, TIMING, 3, tuple(map(told, tokens)), (told(1),), 0.25, steps, 100.0)
+    verifier.parts = [whole]
+    rounds = rounds_over([], verifier)
+    session, committed = rounds.open("s"), [1, 2, 3]
+    rounds.begin_turn(session, 0, recompute=False)
+    terms = RoundTerms(SamplingRule(), SpeculationSettings(0))
+    results, notes = [], []
+    while len(committed) < 9:
+        note = new_note()
+        result = await rounds.run(session, committed, terms, 9 - len(committed), note)
+        committed += result.tokens
+        note.end(result, len(result.tokens))
+        results.append(result)
+        notes.append(note)
+    assert committed == [1, 2, 3, *tokens]
+    assert [entry.token for result in results for entry in result.logprobs] == list(tokens)
+    assert [result.counted(len(result.tokens)) for result in results] == [(4, 2), (0, 0), (1, 1)]
+    assert [result.next_token_kind for result in results] == ["recovered", "plain", "bonus"]
+    drafted, plain, ngram = Origin.DRAFT, Origin.PLAIN, Origin.NGRAM
+    assert [result.origins for result in results] == [[drafted, drafted, Origin.RECOVERED], [plain, plain], [ngram]]
+    assert [result.prompt_logprobs for result in results] == [(told(1),), (), ()]
+    assert [result.prefilled_count for result in results] == [3, 0, 0]
+    assert [(note.began, note.ended) for note in notes] == [(98.75, 99.5), (99.5, 99.75), (99.75, 100.0)]
+    assert [note.verifier_idle for note in notes] == [0.5, 0.0, 0.0]
+    statistics = TurnStatistics()
+    for result in results:
+        statistics.add(result, len(result.tokens))
+    spent = statistics.draft, statistics.verify, statistics.queue, statistics.network
+    assert spent == pytest.approx((0.5, 0.3, 0.0, 0.45))
+
+
+async def test_what_is_left_of_a_part_is_dropped_with_its_turn() -> None:
+    verifier = Verifier()
+    verifier.may_answer.set()
+    step = Step(1, 0, 0, None, 0.0, TIMING)
+    verifier.parts = [Part((11, 12), TIMING, 3, (), (), 0.25, (step, step), 100.0)]
+    rounds = rounds_over([], verifier)
+    session = rounds.open("s")
+    terms = RoundTerms(SamplingRule(), SpeculationSettings(0))
+    rounds.begin_turn(session, 0, recompute=False)
+    assert (await rounds.run(session, [1, 2, 3], terms, 9, new_note())).tokens == (11,)
+    rounds.end_turn(session, [1, 2, 3, 11], 1)
+    rounds.begin_turn(session, 4, recompute=False)
+    assert (await rounds.run(session, [1, 2, 3, 11], terms, 9, new_note())).tokens == (7,)

@@ -30,7 +30,7 @@ from orchestrator.sessions.turns.statistics import TurnStatistics, per_position
 from orchestrator.sessions.turns.turn_record import TurnEnded
 from orchestrator.sessions.turns.watcher import TurnBegun
 from orchestrator.speculation.plan import PLAIN, Overlap, RoundPlan
-from orchestrator.speculation.proposal import Proposal, Source
+from orchestrator.speculation.proposal import Source
 from orchestrator.speculation.session import SpeculationSettings
 from orchestrator.watching.budget import SpanBudget
 from orchestrator.watching.ring import TurnNote, TurnRing
@@ -49,10 +49,10 @@ TIMING = PeerTiming(0.001, 0.004, 0.006, 0.008, 1, 9)
 
 
 def result(drafted: int = 4, accepted: int = 2, source: Source = Source.DRAFT) -> RoundResult:
-    proposal = Proposal(tuple(range(drafted)), source=source)
     return RoundResult(
-        tokens=(*proposal.tokens[:accepted], 99),
-        proposal=proposal,
+        tokens=(*range(accepted), 99),
+        proposal_length=drafted,
+        source=source if drafted else None,
         accepted_count=accepted,
         overlap=Overlap.NONE,
         asked=drafted > 0,

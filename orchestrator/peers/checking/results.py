@@ -17,6 +17,7 @@ from orchestrator.peers.checking.bounds import (
 )
 from orchestrator.peers.checking.errors import OF_THE_ITEM, checked_error
 from orchestrator.peers.checking.faults import PeerFaultError
+from orchestrator.peers.checking.steps import check_steps
 from slipstream.agreed import MAX_BRANCH_COUNT
 from slipstream.rpc.sampling_wire import distribution_of
 from slipstream.rpc.status import PeerError
@@ -37,10 +38,16 @@ most so many times what the item took here, and so much more."""
 _MOST_STEPS = 2**20
 
 
+def most_seconds(round_trip: float) -> float:
+    """Return the longest time that a service may report for an item that took ``round_trip``
+    seconds here."""
+    return _CLOCK_FACTOR * round_trip + _CLOCK_SECONDS
+
+
 def check_timing(timing: model_pb2.ItemTiming, round_trip: float) -> None:
     """PeerFaultError if an item that took ``round_trip`` seconds here cannot have taken that
     there."""
-    most = _CLOCK_FACTOR * round_trip + _CLOCK_SECONDS
+    most = most_seconds(round_trip)
     check_seconds("timing.queue", timing.queue, most)
     check_seconds("timing.forward", timing.forward, most)
     check_seconds("timing.total", timing.total, most)
@@ -165,6 +172,7 @@ class RunCheck:
         if result.tokens:
             check_within("margin", result.margin, _LEAST_MARGIN, math.inf)
         check_timing(result.timing, elapsed)
+        check_steps(result, most_seconds(elapsed))
         chosen = result.tokens if self.logprobs is not None else ()
         scores_tail = self.is_first and self.logprobs is not None and self.logprobs.prompt and result.tokens
         logprobs = _LogprobCheck(self.logprobs, self.vocabulary_size)

@@ -75,13 +75,13 @@ class TurnStatistics:
         self.network += outcome.verify.round_trip - outcome.verify.total
         self._add_drafting(outcome)
         drafted, accepted = outcome.counted(committed)
-        if not len(outcome.proposal):
+        if not outcome.proposal_length:
             return
         self.draft_count += 1
         self.draft_token_count += drafted
         self.accepted_token_count += accepted
         self.speculative_token_count += committed
-        if outcome.proposal.source is Source.NGRAM:
+        if outcome.source is Source.NGRAM:
             self.ngram_token_count += drafted
             self.ngram_accepted_token_count += accepted
         self.draft_lengths[drafted] += 1

@@ -1,0 +1,131 @@
+"""Parts of a run, and the steps that chose their tokens. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from orchestrator.peers.exchange import PeerTiming, timing_of
+from orchestrator.speculation.proposal import Source
+from slipstream.rpc.sampling_wire import logprobs_of
+from slipstream.rpc.wire import seconds
+from slipstream.sampling.outcome import TokenLogprobs
+from slipstream.wire.v1 import hint_pb2, verifier_pb2
+
+_SOURCES = {
+    hint_pb2.HINT_SOURCE_DRAFT: Source.DRAFT,
+    hint_pb2.HINT_SOURCE_BRANCH: Source.DRAFT,
+    hint_pb2.HINT_SOURCE_NGRAM: Source.NGRAM,
+    hint_pb2.HINT_SOURCE_PREDICTION: Source.PREDICTION,
+}
+
+
+class Step(NamedTuple):
+    """A step that verified hint tokens, or a stretch of steps without any."""
+
+    token_count: int
+    """Tokens that it chose."""
+    hint_count: int
+    """Hint tokens that it verified."""
+    accepted_count: int
+    """Number of them that the target chose too."""
+    source: Source | None
+    """The kind of maker of the hint; None without one."""
+    held: float
+    """Seconds for which it waited for a hint."""
+    timing: PeerTiming
+    """Its share of the part's times, without ``held``."""
+
+
+class Part(NamedTuple):
+    """Tokens that a run has chosen since the part before."""
+
+    tokens: tuple[int, ...]
+    timing: PeerTiming
+    """Times since the part before."""
+    prefilled_count: int
+    logprobs: tuple[TokenLogprobs, ...]
+    tail_logprobs: tuple[TokenLogprobs, ...]
+    margin: float
+    steps: tuple[Step, ...]
+    """The steps that chose ``tokens``, in their order."""
+    arrived: float
+    """When it came, by the monotonic clock."""
+
+
+def part_of(result: verifier_pb2.RunResult, last: float, now: float) -> Part:
+    """Return the part of a checked result that came ``now``; the part before came at ``last``."""
+    timing = timing_of(result.timing, now - last)
+    return Part(
+        tokens=tuple(result.tokens),
+        timing=timing,
+        prefilled_count=result.prefilled_count,
+        logprobs=tuple(map(logprobs_of, result.logprobs)),
+        tail_logprobs=tuple(map(logprobs_of, result.tail_logprobs)),
+        margin=result.margin,
+        steps=_steps_of(result, timing),
+        arrived=now,
+    )
+
+
+def merged(parts: Sequence[Part]) -> Part:
+    """Return consecutive parts, at least one, as one."""
+    if len(parts) == 1:
+        return parts[0]
+    timings = [part.timing for part in parts]
+    return Part(
+        tokens=tuple(token for part in parts for token in part.tokens),
+        timing=PeerTiming(
+            queue=sum(timing.queue for timing in timings),
+            forward=sum(timing.forward for timing in timings),
+            total=sum(timing.total for timing in timings),
+            round_trip=sum(timing.round_trip for timing in timings),
+            forward_count=sum(timing.forward_count for timing in timings),
+            step_token_count=timings[-1].step_token_count,
+            prefill=sum(timing.prefill for timing in timings),
+        ),
+        prefilled_count=parts[0].prefilled_count,
+        logprobs=tuple(entry for part in parts for entry in part.logprobs),
+        tail_logprobs=parts[0].tail_logprobs,
+        margin=min(part.margin for part in parts),
+        steps=tuple(step for part in parts for step in part.steps),
+        arrived=parts[-1].arrived,
+    )
+
+
+def _steps_of(result: verifier_pb2.RunResult, timing: PeerTiming) -> tuple[Step, ...]:
+    """Return a result's steps with the times of the result divided among them: by their forwards,
+    or by their tokens if no forward took any time."""
+    if not result.steps:  # from a verifier that reports none yet
+        return (Step(len(result.tokens), 0, 0, None, 0.0, timing),) if result.tokens else ()
+    weights = [seconds(step.forward) for step in result.steps]
+    if sum(weights) <= 0:
+        weights = [step.token_count for step in result.steps]
+    held = [seconds(step.held) for step in result.steps]
+    left = timing._replace(
+        total=max(timing.forward, timing.total - sum(held)),
+        round_trip=max(timing.forward, timing.round_trip - sum(held)),
+    )
+    return tuple(
+        Step(
+            step.token_count,
+            step.hint_count,
+            step.accepted_count,
+            _SOURCES[step.source] if step.hint_count else None,
+            waited,
+            _share(left, weight / sum(weights), 1 if step.hint_count else step.token_count),
+        )
+        for step, waited, weight in zip(result.steps, held, weights, strict=True)
+    )
+
+
+def _share(timing: PeerTiming, share: float, forward_count: int) -> PeerTiming:
+    return PeerTiming(
+        queue=timing.queue * share,
+        forward=timing.forward * share,
+        total=timing.total * share,
+        round_trip=timing.round_trip * share,
+        forward_count=forward_count,
+        step_token_count=timing.step_token_count,
+        prefill=timing.prefill * share,
+    )
