@@ -54,7 +54,7 @@ class NgramIndex:
 
     @property
     def length(self) -> int:
-        """How many tokens have been followed."""
+        """The number of tokens that were followed."""
         return self._length
 
     def find(self, tokens: Sequence[int], length: int) -> tuple[tuple[int, ...], int] | None:

@@ -7,6 +7,7 @@ import base64
 import binascii
 import hashlib
 import struct
+from array import array
 from collections.abc import Callable
 
 from google.protobuf.message import Message as ProtobufMessage
@@ -19,6 +20,7 @@ from orchestrator.sessions.conversation.codec import Message
 from orchestrator.sessions.entrance.chat_commands import BadCommand, CancelTurn, Command, SendMessage, StartChat
 from orchestrator.sessions.entrance.requests import Generation, NewSession, UserMessage
 from orchestrator.sessions.turns.pair import Conversation, Prompt
+from orchestrator.sessions.turns.predictions import MAX_PREDICTION_TOKENS
 from orchestrator.sessions.turns.request_names import MAX_REQUEST_ID_LENGTH, NAMELESS, RequestName, check_request_id
 from slipstream.errors import FieldViolation, InvalidFieldsError, SlipstreamError
 from slipstream.v1 import orchestrator_pb2, session_pb2
@@ -45,7 +47,8 @@ def generation_of(request: orchestrator_pb2.GenerateRequest, caller: Principal) 
     for seen in request.after_token_counts:
         check_position(seen, "after_token_counts")
     clock, name = time_of(request, "template_time"), _name(request.request_id, request, "after_token_counts")
-    return Generation(_prompt(request), settings_of(request.settings), count, clock, name, caller)
+    settings = settings_of(request.settings)
+    return Generation(_prompt(request), settings, count, clock, name, caller, _prediction(request))
 
 
 def session_of(request: orchestrator_pb2.CreateSessionRequest, caller: Principal) -> NewSession:
@@ -58,7 +61,7 @@ def message_of(request: orchestrator_pb2.SendMessageRequest, caller: Principal) 
     """Convert a SendMessage request."""
     check_position(request.after_token_count, "after_token_count")
     name = _name(request.request_id, request, "session_id", "after_token_count")
-    return UserMessage(request.content, settings_of(request.settings), name, caller)
+    return UserMessage(request.content, settings_of(request.settings), name, caller, _prediction(request))
 
 
 def fork_of(request: orchestrator_pb2.ForkSessionRequest) -> tuple[int | None, RequestName]:
@@ -97,7 +100,10 @@ def _command(request: orchestrator_pb2.ChatRequest, caller: Principal) -> Comman
         said = request.message
         check_position(said.after_token_count, "message.after_token_count")
         alone = orchestrator_pb2.SendMessageRequest(
-            request_id=name, content=said.content, settings=given(said, "settings")
+            request_id=name,
+            content=said.content,
+            settings=given(said, "settings"),
+            prediction=given(said, "prediction"),
         )
         return SendMessage(message_of(alone, caller), said.after_token_count, said.traceparent)
     if kind == "cancel":
@@ -136,6 +142,25 @@ def _prompt(request: orchestrator_pb2.GenerateRequest) -> Prompt:
     if kind == "conversation" and request.conversation.messages:
         return Conversation(_messages(request.conversation))
     raise InvalidFieldsError([FieldViolation(kind or "prompt", "must not be empty: set text, conversation or tokens")])
+
+
+def _prediction(
+    request: orchestrator_pb2.GenerateRequest | orchestrator_pb2.SendMessageRequest,
+) -> str | array[int] | None:
+    """Return what the answer probably contains; None if the caller says nothing."""
+    if not request.HasField("prediction"):
+        return None
+    prediction = request.prediction
+    kind, count = prediction.WhichOneof("content"), len(prediction.tokens.token_ids)
+    if count > MAX_PREDICTION_TOKENS:
+        what = f"may be at most {MAX_PREDICTION_TOKENS}, but are {count}"
+        raise InvalidFieldsError([FieldViolation("prediction.tokens.token_ids", what)])
+    if kind == "text" and prediction.text:
+        return prediction.text
+    if count:
+        return array("i", prediction.tokens.token_ids)
+    where = f"prediction.{kind}" if kind else "prediction"
+    raise InvalidFieldsError([FieldViolation(where, "must not be empty: set text or tokens")])
 
 
 def _messages(conversation: orchestrator_pb2.MessageList) -> tuple[Message, ...]:

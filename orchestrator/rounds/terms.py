@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from orchestrator.speculation.session import SpeculationSettings
 from slipstream.sampling.outcome import LogprobRequest
@@ -16,6 +17,15 @@ LEAD_BEFORE_STOP_STRINGS = 16
 
 
 @dataclass(frozen=True, slots=True)
+class Prediction:
+    """What the caller expects the answer to contain."""
+
+    tokens: Sequence[int]
+    source_id: int
+    """Id of the caller among the sources of predictions."""
+
+
+@dataclass(frozen=True, slots=True)
 class RoundTerms:
     """The rule that chooses tokens, how much to speculate, and which log-probabilities to bring;
     None for none."""
@@ -26,3 +36,5 @@ class RoundTerms:
     lead: int = LEAD
     """Tokens that the target may choose beyond those that were received. They are lost if the turn
     ends before them."""
+    prediction: Prediction | None = field(default=None, repr=False)
+    """Never stored: the text is the same without it."""

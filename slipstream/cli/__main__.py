@@ -23,7 +23,7 @@ from slipstream.cli.compile import compile_halves
 from slipstream.cli.load import LoadReport, LoadSettings, run_load
 from slipstream.cli.local import LocalServices, PairSettings
 from slipstream.cli.reaching import Server, with_server
-from slipstream.cli.terminal import argument_text, settle_streams, shows_unicode
+from slipstream.cli.terminal import argument_text, file_text, settle_streams, shows_unicode
 from slipstream.cli.token import token_and_entry
 from slipstream.cli.top import as_dict, look_twice, print_once, watch
 from slipstream.cli.trace import as_json as traces_as_json
@@ -130,6 +130,9 @@ def chat(
     seed: Annotated[int | None, typer.Option(help="same seed, same text")] = None,
     max_tokens: Annotated[int | None, typer.Option(help="most tokens an answer may have")] = None,
     draft_length: DraftLength = None,
+    prediction: Annotated[
+        Path | None, typer.Option(help="UTF-8 file that the answers probably repeat in large part: they come sooner")
+    ] = None,
     show_rounds: Annotated[
         bool,
         typer.Option("--show-rounds", help="mark each token by how it came about: accepted, recovered, bonus, plain"),
@@ -149,12 +152,13 @@ def chat(
     with _refusals(server.address):
         session = None if session is None else argument_text(session, "--session")
         system = None if system is None else argument_text(system, "--system")
+        predicted = None if prediction is None else file_text("--prediction", prediction)
     options: dict[str, Any] = {"session_id": session, "system": system, "settings": settings}
     if not local:
-        _converse(server, options, show_rounds)
+        _converse(server, options, show_rounds, predicted)
         return
     with _serving(PairSettings(target=target, draft=draft, device=device, dtype=dtype)) as services:
-        _converse(Server(services.orchestrator_address), options, show_rounds)
+        _converse(Server(services.orchestrator_address), options, show_rounds, predicted)
 
 
 @app.command()
@@ -354,12 +358,12 @@ def _serving(settings: PairSettings, **addresses: Any) -> Iterator[LocalServices
         services.stop()
 
 
-def _converse(server: Server, options: dict[str, Any], shows_rounds: bool) -> None:
+def _converse(server: Server, options: dict[str, Any], shows_rounds: bool, prediction: str | None) -> None:
     def lost(error: PeerError) -> None:
         progress.print("[the connection is lost; trying again]", style="dim", markup=False)
 
     with _refusals(server.address), server.client(on_lost=lost) as client:
-        converse(client, options, shows_rounds=shows_rounds)
+        converse(client, options, shows_rounds=shows_rounds, prediction=prediction)
 
 
 @contextmanager

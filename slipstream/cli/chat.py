@@ -10,10 +10,12 @@ from rich.console import Console
 
 from slipstream.cli.show_rounds import RoundsShown, legend, say
 from slipstream.cli.terminal import NotTextError, line_text
-from slipstream.client import Client, PeerError, Reply, Result, Session
+from slipstream.client import Client, PeerError, Reply, Result
 
 
-def converse(client: Client, options: dict[str, Any], *, shows_rounds: bool = False) -> None:
+def converse(
+    client: Client, options: dict[str, Any], *, shows_rounds: bool = False, prediction: str | None = None
+) -> None:
     """Send what the user types, print what the model says, and after each answer one line of
     statistics.
 
@@ -21,7 +23,8 @@ def converse(client: Client, options: dict[str, Any], *, shows_rounds: bool = Fa
     chat. A server that is lost is called again; the answer goes on where it was. PeerError if the
     session cannot be opened or the server has never been there, NotTextError if a line that comes
     from no terminal is not text. With ``shows_rounds`` each token shows how it came about, and
-    their counts follow the statistics; the settings must ask for origins.
+    their counts follow the statistics; the settings must ask for origins. Each message is sent with
+    the ``prediction``.
     """
     interactive = sys.stdin is not None and sys.stdin.isatty()
     console = Console(highlight=False)
@@ -32,7 +35,7 @@ def converse(client: Client, options: dict[str, Any], *, shows_rounds: bool = Fa
             console.print(f"session {chat.session_id}; an empty line or Ctrl-D ends the chat", style="dim")
         for content in _typed(console) if interactive else _piped():
             rounds = RoundsShown(console, Console(stderr=True)) if shows_rounds else None
-            _answer(chat, content, console, interactive, rounds)
+            _answer(chat.send(content, prediction=prediction), console, interactive, rounds)
             if rounds is not None:
                 rounds.close()
 
@@ -65,8 +68,7 @@ def _typed(console: Console) -> Iterator[str]:
             yield content
 
 
-def _answer(chat: Session, content: str, console: Console, interactive: bool, rounds: RoundsShown | None) -> None:
-    reply = chat.send(content)
+def _answer(reply: Reply, console: Console, interactive: bool, rounds: RoundsShown | None) -> None:
     try:
         _say(reply, console, rounds)
     except KeyboardInterrupt:

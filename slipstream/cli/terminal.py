@@ -7,9 +7,11 @@ import codecs
 import io
 import os
 import sys
+from pathlib import Path
 
 from slipstream.errors import SlipstreamError
 from slipstream.reasons import Reason
+from slipstream.transport.reloading import FileError
 
 
 class NotTextError(SlipstreamError):
@@ -53,6 +55,17 @@ def text_of(read: str, encoding: str, where: str) -> str:
 def argument_text(given: str, name: str) -> str:
     """Return an argument's text. NotTextError, which names the argument, if its bytes are none."""
     return text_of(given, sys.getfilesystemencoding(), name)
+
+
+def file_text(name: str, path: Path) -> str:
+    """Return the text of an argument's file. FileError, NotTextError, which name the argument."""
+    try:
+        return path.read_bytes().decode()
+    except OSError as error:
+        raise FileError(f"{name} {path} cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        found = f"byte 0x{error.object[error.start]:02x} at position {error.start + 1}"
+        raise NotTextError(f"{name} {path} is not UTF-8: {found}") from error
 
 
 def line_text(line: str, number: int) -> str:

@@ -40,12 +40,30 @@ def _timestamp(time: datetime | None) -> Timestamp | None:
     return timestamp
 
 
+def _predicted(prediction: str | Sequence[int] | None) -> orchestrator_pb2.Prediction | None:
+    """Convert a prediction. The server refuses an empty one."""
+    if prediction is None:
+        return None
+    if isinstance(prediction, str):
+        return orchestrator_pb2.Prediction(text=prediction)
+    if isinstance(prediction, bytes):
+        raise TypeError("a prediction must be a str or a list of token ids, but is bytes: decode it")
+    return orchestrator_pb2.Prediction(tokens=orchestrator_pb2.TokenList(token_ids=prediction))
+
+
 def generate(
-    prompt: str | Sequence[int], settings: Settings | None, request_id: str | None, choice_count: int = 0
+    prompt: str | Sequence[int],
+    settings: Settings | None,
+    request_id: str | None,
+    choice_count: int = 0,
+    prediction: str | Sequence[int] | None = None,
 ) -> orchestrator_pb2.GenerateRequest:
     """Build a request for answers to a raw text or to token ids."""
     request = orchestrator_pb2.GenerateRequest(
-        settings=_message(settings), request_id=request_id or new_request_id(), choice_count=choice_count
+        settings=_message(settings),
+        request_id=request_id or new_request_id(),
+        choice_count=choice_count,
+        prediction=_predicted(prediction),
     )
     if isinstance(prompt, str):
         request.text = prompt
@@ -61,6 +79,7 @@ def answer(
     settings: Settings | None,
     template_time: datetime | None,
     request_id: str | None,
+    prediction: str | Sequence[int] | None = None,
 ) -> orchestrator_pb2.GenerateRequest:
     """Build a request for an answer to a conversation of (role, content) pairs. The server
     refuses a role that does not exist."""
@@ -76,6 +95,7 @@ def answer(
         settings=_message(settings),
         request_id=request_id or new_request_id(),
         template_time=_timestamp(template_time),
+        prediction=_predicted(prediction),
     )
 
 
@@ -106,6 +126,7 @@ def send_message(
     settings: Settings | None,
     below: Settings | None,
     request_id: str | None,
+    prediction: str | Sequence[int] | None = None,
 ) -> orchestrator_pb2.SendMessageRequest:
     """Build a request with a user message. Its settings lie over those ``below``, if there are
     any."""
@@ -113,7 +134,11 @@ def send_message(
     if below is not None:
         message = layered((settings or Settings()).message(), below.message())
     return orchestrator_pb2.SendMessageRequest(
-        session_id=session_id, request_id=request_id or new_request_id(), content=content, settings=message
+        session_id=session_id,
+        request_id=request_id or new_request_id(),
+        content=content,
+        settings=message,
+        prediction=_predicted(prediction),
     )
 
 

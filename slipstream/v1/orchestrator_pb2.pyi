@@ -75,6 +75,44 @@ class TokenList(_message.Message):
 Global___TokenList: _TypeAlias = TokenList  # noqa: Y015
 
 @_typing.final
+class Prediction(_message.Message):
+    """What the answer probably contains, such as the file that it changes. It changes the speed, never
+    the text: where the answer follows the prediction, the target chooses many tokens in one step.
+
+    Not used if speculation is off. Refused with Acceptance RATIO, whose text depends on what is
+    proposed. It is kept as long as its turn runs, and not stored: a turn that another process takes
+    over goes on without it.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEXT_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    text: _builtins.str
+    """Text, tokenized without special tokens around it. At most as many characters as a prompt may
+    have.
+    """
+    @_builtins.property
+    def tokens(self) -> Global___TokenList:
+        """Token ids, taken as they are."""
+
+    def __init__(
+        self,
+        *,
+        text: _builtins.str = ...,
+        tokens: Global___TokenList | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "text", b"text", "tokens", b"tokens"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "text", b"text", "tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_content: _TypeAlias = _typing.Literal["text", "tokens"]  # noqa: Y015
+    _WhichOneofArgType_content: _TypeAlias = _typing.Literal["content", b"content"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_content) -> _WhichOneofReturnType_content | None: ...
+
+Global___Prediction: _TypeAlias = Prediction  # noqa: Y015
+
+@_typing.final
 class GenerateRequest(_message.Message):
     """A request to generate answers to one prompt."""
 
@@ -88,6 +126,7 @@ class GenerateRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     AFTER_TOKEN_COUNTS_FIELD_NUMBER: _builtins.int
     TEMPLATE_TIME_FIELD_NUMBER: _builtins.int
+    PREDICTION_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """Raw text, tokenized as it is: no chat template."""
     choice_count: _builtins.int
@@ -121,6 +160,10 @@ class GenerateRequest(_message.Message):
     def template_time(self) -> _timestamp_pb2.Timestamp:
         """Time that the chat template's clock shows, for `conversation`. Unset: now."""
 
+    @_builtins.property
+    def prediction(self) -> Global___Prediction:
+        """What each of the answers probably contains. Unset: nothing is known."""
+
     def __init__(
         self,
         *,
@@ -132,10 +175,11 @@ class GenerateRequest(_message.Message):
         request_id: _builtins.str = ...,
         after_token_counts: _abc.Iterable[_builtins.int] | None = ...,
         template_time: _timestamp_pb2.Timestamp | None = ...,
+        prediction: Global___Prediction | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation", "prompt", b"prompt", "settings", b"settings", "template_time", b"template_time", "text", b"text", "tokens", b"tokens"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation", "prediction", b"prediction", "prompt", b"prompt", "settings", b"settings", "template_time", b"template_time", "text", b"text", "tokens", b"tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_token_counts", b"after_token_counts", "choice_count", b"choice_count", "conversation", b"conversation", "prompt", b"prompt", "request_id", b"request_id", "settings", b"settings", "template_time", b"template_time", "text", b"text", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_token_counts", b"after_token_counts", "choice_count", b"choice_count", "conversation", b"conversation", "prediction", b"prediction", "prompt", b"prompt", "request_id", b"request_id", "settings", b"settings", "template_time", b"template_time", "text", b"text", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_prompt: _TypeAlias = _typing.Literal["text", "conversation", "tokens"]  # noqa: Y015
     _WhichOneofArgType_prompt: _TypeAlias = _typing.Literal["prompt", b"prompt"]  # noqa: Y015
@@ -250,6 +294,7 @@ class SendMessageRequest(_message.Message):
     CONTENT_FIELD_NUMBER: _builtins.int
     SETTINGS_FIELD_NUMBER: _builtins.int
     AFTER_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
+    PREDICTION_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """The session."""
     request_id: _builtins.str
@@ -265,6 +310,10 @@ class SendMessageRequest(_message.Message):
     def settings(self) -> _generation_pb2.GenerationSettings:
         """Settings for this turn alone."""
 
+    @_builtins.property
+    def prediction(self) -> Global___Prediction:
+        """What the answer probably contains. Unset: nothing is known."""
+
     def __init__(
         self,
         *,
@@ -273,10 +322,11 @@ class SendMessageRequest(_message.Message):
         content: _builtins.str = ...,
         settings: _generation_pb2.GenerationSettings | None = ...,
         after_token_count: _builtins.int = ...,
+        prediction: Global___Prediction | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["prediction", b"prediction", "settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_token_count", b"after_token_count", "content", b"content", "request_id", b"request_id", "session_id", b"session_id", "settings", b"settings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_token_count", b"after_token_count", "content", b"content", "prediction", b"prediction", "request_id", b"request_id", "session_id", b"session_id", "settings", b"settings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -428,7 +478,8 @@ class ChatRequest(_message.Message):
     @_builtins.property
     def message(self) -> Global___UserMessage:
         """A user message, which starts a turn. One turn runs at a time. A message sent during a turn
-        waits for its end; up to 64 messages of a million characters together may wait.
+        waits for its end; up to 64 messages of a million characters together may wait. A token of a
+        prediction counts as a character.
         """
 
     @_builtins.property
@@ -510,6 +561,7 @@ class UserMessage(_message.Message):
     SETTINGS_FIELD_NUMBER: _builtins.int
     AFTER_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
+    PREDICTION_FIELD_NUMBER: _builtins.int
     content: _builtins.str
     """Not empty."""
     after_token_count: _builtins.int
@@ -522,6 +574,10 @@ class UserMessage(_message.Message):
     def settings(self) -> _generation_pb2.GenerationSettings:
         """Settings for this turn alone."""
 
+    @_builtins.property
+    def prediction(self) -> Global___Prediction:
+        """What the answer probably contains. Unset: nothing is known."""
+
     def __init__(
         self,
         *,
@@ -529,10 +585,11 @@ class UserMessage(_message.Message):
         settings: _generation_pb2.GenerationSettings | None = ...,
         after_token_count: _builtins.int = ...,
         traceparent: _builtins.str = ...,
+        prediction: Global___Prediction | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["prediction", b"prediction", "settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_token_count", b"after_token_count", "content", b"content", "settings", b"settings", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_token_count", b"after_token_count", "content", b"content", "prediction", b"prediction", "settings", b"settings", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -97,6 +97,19 @@ def test_an_empty_prompt_is_named(client: Client) -> None:
     assert refusal(lambda: generate(client, conversation=pb.MessageList()))[2] == ["conversation"]
 
 
+def test_a_prediction_is_named_that_cannot_be_used(client: Client) -> None:
+    """The paper model's texts are its tokens."""
+    ratio = generation_pb2.GenerationSettings(acceptance="ACCEPTANCE_RATIO")
+    unknown = pb.Prediction(tokens={"token_ids": [5, 259]})
+    session_id = client.stub.CreateSession(pb.CreateSessionRequest(settings=ratio)).session.id
+    message = pb.SendMessageRequest(session_id=session_id, content="x", prediction={"text": "y"})
+    assert refusal(lambda: generate(client, prediction=unknown))[2] == ["prediction.tokens.token_ids"]
+    assert refusal(lambda: generate(client, prediction=pb.Prediction()))[2] == ["prediction"]
+    assert refusal(lambda: generate(client, prediction={"text": "y"}, settings=ratio))[2] == ["prediction"]
+    assert refusal(lambda: list(client.stub.SendMessage(message)))[2] == ["prediction"]
+    assert generate(client, prediction={"text": "y"}, settings={"max_token_count": 3})[-1].event.HasField("finished")
+
+
 def test_bad_messages_are_named(client: Client) -> None:
     messages = [session_pb2.Message(role=7, content="x"), session_pb2.Message(role="ROLE_ASSISTANT", content="")]
     assert refusal(lambda: generate(client, conversation=pb.MessageList(messages=messages)))[2] == [

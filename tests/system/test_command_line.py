@@ -42,9 +42,11 @@ def wait_until_none_left() -> None:
 
 
 @pytest.mark.essential
-def test_a_piped_chat_answers_each_line_and_leaves_no_process() -> None:
+def test_a_piped_chat_answers_each_line_and_leaves_no_process(tmp_path: Path) -> None:
+    expected = tmp_path / "expected.txt"
+    expected.write_text("Join two or more pathname components as before")
     ended = subprocess.run(
-        [*SLIPSTREAM, "chat", "--local"],
+        [*SLIPSTREAM, "chat", "--local", "--prediction", str(expected)],
         input="What does os.path.join do?\n\nAnd json.dumps?\n",
         capture_output=True,
         text=True,
@@ -136,6 +138,15 @@ def test_without_a_server_the_chat_says_where_it_looked() -> None:
     assert ended.returncode == 1
     assert address in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_a_prediction_that_is_no_text_is_named_before_the_server_is_asked(tmp_path: Path) -> None:
+    not_text = tmp_path / "binary"
+    not_text.write_bytes(b"ab\xff")
+    for path, fault in ((not_text, "is not UTF-8: byte 0xff at position 3"), (tmp_path / "away", "cannot be read")):
+        ended = run("chat", "--address", "127.0.0.1:1", "--prediction", str(path))
+        assert ended.returncode == 1
+        assert ended.stderr.startswith("slipstream: --prediction") and fault in ended.stderr
 
 
 def run(*command: str, text: str = "", **environment: str) -> subprocess.CompletedProcess[str]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from orchestrator.errors import PromptTooLongError
-from orchestrator.rounds.terms import LEAD, LEAD_BEFORE_STOP_STRINGS, RoundTerms
+from orchestrator.rounds.terms import LEAD, LEAD_BEFORE_STOP_STRINGS, Prediction, RoundTerms
 from orchestrator.sessions.conversation.settings import ADAPTIVE, GenerationSettings
 from orchestrator.sessions.conversation.turn_limits import TurnLimits
 from orchestrator.speculation.plan import Overlap
@@ -74,6 +74,10 @@ class ResolvedTurn:
     def room(self, prompt_length: int) -> int:
         """Return how many tokens an answer may have after a prompt of that length."""
         return max(0, min(self.limits.max_token_count, self.limits.context_length - prompt_length))
+
+    def predicting(self, prediction: Prediction | None) -> ResolvedTurn:
+        """Return the same with what the caller expects."""
+        return replace(self, terms=replace(self.terms, prediction=prediction))
 
     @property
     def tells_tokens_only(self) -> bool:

@@ -49,7 +49,7 @@ from slipstream.telemetry.tracing import context_of
 MAX_WAITING = 64
 """Messages of one chat that may wait for their turns."""
 MAX_WAITING_LENGTH = 2**20
-"""Characters in waiting messages, if there is more than one."""
+"""Characters in waiting messages and their predictions, if there is more than one message."""
 
 
 class ChatSessions(Protocol):
@@ -185,8 +185,8 @@ class ChatStream:
         if self.waiting_count >= MAX_WAITING:
             raise ChatQueueFullError(f"{MAX_WAITING} messages of this chat wait for their turns")
         behind = islice(self._waiting, self._starting.locked(), None)
-        length = sum(len(waiting.message.content) for waiting in behind)
-        if length and length + len(command.message.content) > MAX_WAITING_LENGTH:
+        length = sum(waiting.message.length for waiting in behind)
+        if length and length + command.message.length > MAX_WAITING_LENGTH:
             raise ChatQueueFullError(f"messages of {length} characters of this chat wait for their turns")
         self._waiting.append(command)
         return None

@@ -10,6 +10,7 @@ from datetime import datetime
 
 from opentelemetry.context import Context
 
+from orchestrator.rounds.terms import Prediction
 from orchestrator.sessions.admission.admission import Admission
 from orchestrator.sessions.admission.demand import AdmissionPermit, AdmissionWait, Demand, releasing_unused
 from orchestrator.sessions.conversation.choices import resolved_choice
@@ -23,6 +24,7 @@ from orchestrator.sessions.durability.stored_session import StoredSession
 from orchestrator.sessions.entrance.requests import Generation
 from orchestrator.sessions.entrance.starting import TurnStarter
 from orchestrator.sessions.turns.pair import Pair, ServedPair
+from orchestrator.sessions.turns.predictions import prediction_of
 from orchestrator.sessions.turns.request_names import RequestName, check_request_id
 from orchestrator.sessions.turns.tasks import TurnTasks
 from orchestrator.sessions.turns.turn_record import Ending, TurnRecord
@@ -72,6 +74,7 @@ class Generations:
         await pair.check_structure(settings, generation.caller)
         self._tasks.refuse_while_draining()
         resolved = pair.resolve_settings(settings, len(prompt))
+        prediction = await prediction_of(pair, generation.prediction, resolved.terms.rule, generation.caller)
         room = resolved.room(len(prompt))
         demand = Demand(generation.caller, len(prompt), len(prompt), room, generation.choice_count)
         permits = await self._admission.acquire(demand, wait)
@@ -80,7 +83,9 @@ class Generations:
 
         async def begin() -> list[TurnRecord]:
             with releasing_unused(permits):
-                begun.extend(await self._begin_choices(generation, clock, prompt, resolved, parent, permits))
+                begun.extend(
+                    await self._begin_choices(generation, clock, prompt, resolved, parent, permits, prediction)
+                )
             if has_left and not name.id:
                 self.abandon(begun)
             return begun
@@ -110,6 +115,7 @@ class Generations:
         resolved: ResolvedTurn,
         parent: Context,
         permits: Sequence[AdmissionPermit],
+        prediction: Prediction | None,
     ) -> list[TurnRecord]:
         """Write a generation's turns and start them. Returns the turns of the same request if they
         have begun meanwhile."""
@@ -127,9 +133,9 @@ class Generations:
         turns: list[TurnRecord] = []
         for record, choice, permit in zip(records, choices, permits, strict=True):
             self._loaded.add(record)
-            after = turns[0] if turns else None
+            after, predicting = turns[0] if turns else None, choice.predicting(prediction)
             turns.append(
-                self._starter.start_turn(record, prompt, choice, name.id, parent, permit, content=None, after=after)
+                self._starter.start_turn(record, prompt, predicting, name.id, parent, permit, content=None, after=after)
             )
         return turns
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from opentelemetry.context import Context
 
 from orchestrator.errors import SessionBusyError, SessionMovedError
+from orchestrator.rounds.terms import Prediction
 from orchestrator.sessions.admission.admission import Admission
 from orchestrator.sessions.admission.demand import AdmissionPermit, AdmissionWait, Demand, releasing_unused
 from orchestrator.sessions.conversation.next_prompt import NextPrompt, next_prompt
@@ -17,6 +18,7 @@ from orchestrator.sessions.durability.persistence import Persistence
 from orchestrator.sessions.entrance.requests import UserMessage
 from orchestrator.sessions.entrance.starting import TurnStarter
 from orchestrator.sessions.turns.pair import ServedPair
+from orchestrator.sessions.turns.predictions import prediction_of
 from orchestrator.sessions.turns.tasks import TurnTasks
 from orchestrator.sessions.turns.turn_record import TurnRecord
 from orchestrator.store.rows import Counts
@@ -70,14 +72,18 @@ class Messages:
         following = next_prompt(session, message.content)
         prompt = await pair.encode(following, session.clock)
         await pair.check_structure(settings, message.caller)
-        room = pair.resolve_settings(settings, len(prompt), acceptance=session.acceptance).room(len(prompt))
+        resolved = pair.resolve_settings(settings, len(prompt), acceptance=session.acceptance)
+        prediction = await prediction_of(pair, message.prediction, resolved.terms.rule, message.caller)
+        room = resolved.room(len(prompt))
         fresh = len(prompt) - common_prefix_length(session.tokens, prompt)
         permits = await self._admission.acquire(Demand(message.caller, len(prompt), fresh, room), wait)
 
         async def begin() -> TurnRecord:
             with releasing_unused(permits):
                 async with record.beginning:
-                    return await self._begin(record, message, settings, following, prompt, parent, permits[0])
+                    return await self._begin(
+                        record, message, settings, following, prompt, prediction, parent, permits[0]
+                    )
 
         return await self._tasks.run_to_completion(begin())
 
@@ -88,6 +94,7 @@ class Messages:
         settings: GenerationSettings,
         following: NextPrompt,
         prompt: list[int],
+        prediction: Prediction | None,
         parent: Context,
         permit: AdmissionPermit,
     ) -> TurnRecord:
@@ -112,7 +119,7 @@ class Messages:
         turn = self._starter.start_turn(
             record,
             prompt,
-            resolved,
+            resolved.predicting(prediction),
             message.name.id,
             parent,
             permit,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -33,6 +34,12 @@ class UserMessage:
     settings: GenerationSettings = _NO_SETTINGS
     name: RequestName = NAMELESS
     caller: Principal = ANONYMOUS
+    prediction: str | array[int] | None = None
+
+    @property
+    def length(self) -> int:
+        """Characters of the message, and characters or tokens of its prediction."""
+        return len(self.content) + len(self.prediction or ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +52,7 @@ class Generation:
     clock: datetime | None = None
     name: RequestName = NAMELESS
     caller: Principal = ANONYMOUS
+    prediction: str | array[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

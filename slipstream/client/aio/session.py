@@ -53,15 +53,17 @@ class AsyncSession:
         settings: Settings | None = None,
         request_id: str | None = None,
         *,
+        prediction: str | Sequence[int] | None = None,
         timeout: float | None = None,
     ) -> AsyncReply:
         """Send a user message. ``timeout`` is for the whole turn, which ends when it has passed.
 
         A reply of this session that was not read to its end is closed first. With the
         ``request_id`` of an earlier message, and the same content, the reply is that message's
-        turn.
+        turn. ``prediction`` is text, or token ids, that the answer probably contains: it makes the
+        answer come sooner, and never changes it.
         """
-        request = requests.send_message(self.session_id, content, settings, self._settings, request_id)
+        request = requests.send_message(self.session_id, content, settings, self._settings, request_id, prediction)
         async with self._sending:
             if self._watcher is not None:
                 again = self._watcher.watching.request_id == request.request_id

@@ -67,14 +67,16 @@ class Client:
         settings: Settings | None = None,
         request_id: str | None = None,
         *,
+        prediction: str | Sequence[int] | None = None,
         timeout: float | None = None,
     ) -> Reply:
         """Answer a raw text or token ids, without a chat template and without a session.
 
         The same ``request_id`` again gets the same answer. It is unique among all requests of one
-        token, its users' together. Left out, it is random.
+        token, its users' together. Left out, it is random. ``prediction`` is text, or token ids,
+        that the answer probably contains: it makes the answer come sooner, and never changes it.
         """
-        return self._reply(requests.generate(prompt, settings, request_id), timeout)
+        return self._reply(requests.generate(prompt, settings, request_id, prediction=prediction), timeout)
 
     def generate_choices(
         self,
@@ -83,11 +85,13 @@ class Client:
         settings: Settings | None = None,
         request_id: str | None = None,
         *,
+        prediction: str | Sequence[int] | None = None,
         timeout: float | None = None,
     ) -> list[Result]:
         """Answer a prompt several times, and wait for all answers. The first one is what `generate`
-        gives with the same seed. PeerError if one of them fails; the others then end."""
-        request = requests.generate(prompt, settings, request_id, choice_count=count)
+        gives with the same seed. PeerError if one of them fails; the others then end.
+        ``prediction`` is for all of them."""
+        request = requests.generate(prompt, settings, request_id, count, prediction)
         watching = Watching(request, self._connection.attempts(timeout))
         Reply(Watcher(self._connection, watching)).wait()
         return [turn.result for turn in watching.turns]
@@ -99,11 +103,12 @@ class Client:
         request_id: str | None = None,
         *,
         template_time: datetime | None = None,
+        prediction: str | Sequence[int] | None = None,
         timeout: float | None = None,
     ) -> Reply:
         """Answer a conversation of (role, content) pairs, without a session. ``template_time`` is
-        the time that the chat template sees."""
-        return self._reply(requests.answer(messages, settings, template_time, request_id), timeout)
+        the time that the chat template sees, and ``prediction`` as in `generate`."""
+        return self._reply(requests.answer(messages, settings, template_time, request_id, prediction), timeout)
 
     def chat(
         self,
