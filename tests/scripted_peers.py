@@ -16,6 +16,7 @@ from orchestrator.peers.exchange import PeerTiming, Verification
 from orchestrator.peers.model_info import ModelInfo
 from orchestrator.peers.run_parts import Part, Step
 from orchestrator.peers.sequence import PeerSequence, Position
+from orchestrator.peers.step_curve import StepCurve
 from orchestrator.peers.verifiers import Verifiers
 from orchestrator.rounds.drafting import DraftSide
 from orchestrator.rounds.drafts import Drafts
@@ -92,6 +93,7 @@ class Verifier:
 
     def __init__(self, address: str = "here") -> None:
         self.address = address
+        self.steps = StepCurve()
         self.asked = asyncio.Event()
         self.may_answer = asyncio.Event()
         self.is_away = False
