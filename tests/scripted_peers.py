@@ -24,10 +24,11 @@ from orchestrator.rounds.note import RoundNote
 from orchestrator.rounds.rounds import Rounds
 from orchestrator.rounds.verification import VerifierSide
 from orchestrator.speculation.knowledge import PairKnowledge
-from orchestrator.speculation.proposal import Proposal
+from orchestrator.speculation.proposal import Branch, Proposal
 from slipstream.agreed import WIRE_VERSION
 from slipstream.errors import Code
 from slipstream.rpc.status import PeerError
+from slipstream.sampling.outcome import TokenDistribution
 from slipstream.sampling.rule import SamplingDefaults
 from slipstream.v1 import sampling_pb2
 from slipstream.wire.v1 import hint_pb2, model_pb2
@@ -63,6 +64,11 @@ def new_note(number: int = 1, base_length: int = 3, trace_prefix: str = "") -> R
     return RoundNote(number, base_length, time.monotonic(), trace_prefix)
 
 
+def drawn(*tokens: int) -> Proposal:
+    """A proposal of tokens that were drawn with certainty."""
+    return Proposal(tokens, tuple(TokenDistribution((token,), (1.0,)) for token in tokens))
+
+
 class Draft:
     """A draft whose requests the test answers, by their sinks."""
 
@@ -71,14 +77,22 @@ class Draft:
     def __init__(self) -> None:
         self.info, self.address = MODEL, "there:1"
         self.sinks: list[ProposeSink] = []
+        self.lengths: list[int] = []
+        """Draft tokens that each request asked for."""
         self.withdrawn: list[ProposeSink] = []
         self.asked = asyncio.Event()
 
     def propose(self, sequence: PeerSequence, terms: Any, position: Position, *rest: Any) -> Callable[[], None]:
         sink = rest[-1]
         self.sinks.append(sink)
+        self.lengths.append(rest[1])
         self.asked.set()
         return lambda: self.withdrawn.append(sink)
+
+    def answer(self, index: int, *proposals: Proposal) -> None:
+        """Answer one request."""
+        self.sinks[index].take([Branch(0, None, proposal) for proposal in proposals])
+        self.sinks[index].finish(TIMING)
 
     def close_sequence(self, sequence: PeerSequence) -> None:
         pass

@@ -20,7 +20,7 @@ from orchestrator.peers.exchange import PeerTiming
 from orchestrator.peers.sequence import REASONS_TO_RESTATE, PeerSequence, Position
 from orchestrator.rounds.note import ExchangeNote
 from orchestrator.speculation.plan import Regime
-from orchestrator.speculation.proposal import Branch
+from orchestrator.speculation.proposal import Branch, Proposal
 from orchestrator.speculation.session import SessionSpeculation
 from slipstream.errors import Code
 from slipstream.reasons import Reason
@@ -135,6 +135,8 @@ class DraftRequest:
         self.done = asyncio.Event()
         self.ask = ask
         self.timing: PeerTiming | None = None
+        self.proposal: Proposal | None = None
+        """What has come, while a round waits for it."""
         self._side = side
         self.drafting = drafting
         self._sequence = drafting.sequence  # this draft's, though the session may have moved when the answer comes
@@ -159,6 +161,8 @@ class DraftRequest:
 
     def take(self, branches: list[Branch]) -> None:
         """Branches for the session's continuations."""
+        if branches and not self.done.is_set():
+            self.proposal = branches[0].proposal
         for branch in branches:
             self._continuations.add(self.length, self.ask.in_flight, branch, self._branch_count)
             self._branch_count += 1

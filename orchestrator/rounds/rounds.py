@@ -15,6 +15,7 @@ from orchestrator.rounds.capacity import Capacity
 from orchestrator.rounds.draft_request import SessionDrafting
 from orchestrator.rounds.drafts import Drafts
 from orchestrator.rounds.note import RoundNote
+from orchestrator.rounds.ratio_round import run_ratio_round
 from orchestrator.rounds.relay import is_relayed, next_result
 from orchestrator.rounds.result import RoundResult
 from orchestrator.rounds.round import Round
@@ -59,6 +60,8 @@ class Rounds:
         """
         if is_relayed(terms):
             return await next_result(self._parties, session, tokens, terms, room, note)
+        if terms.rule.draws_ratios:
+            return await run_ratio_round(self._parties, session, tokens, terms, room, note)
         return await Round(self._parties, session, tokens, terms, room, note).run()
 
     def end_turn(self, session: SessionRounds, tokens: Sequence[int], generated_count: int) -> None:
