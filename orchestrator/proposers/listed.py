@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from orchestrator.proposers.prediction import PredictionProposer
 from orchestrator.proposers.proposer import Proposer
 
 
 def proposers_of_session() -> list[Proposer]:
     """Return a new session's proposers."""
-    return []
+    return [PredictionProposer()]
