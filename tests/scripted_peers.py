@@ -11,7 +11,10 @@ from typing import Any
 
 from google.protobuf import duration_pb2
 
+from orchestrator.peers.checking.faults import PeerFaultError
+from orchestrator.peers.checking.hints import HintCheck
 from orchestrator.peers.draft_peer import ProposeSink
+from orchestrator.peers.draft_run import DraftRun, GuessTerms, HintListener
 from orchestrator.peers.exchange import PeerTiming, Verification
 from orchestrator.peers.model_info import ModelInfo
 from orchestrator.peers.run_parts import Part, Step
@@ -31,7 +34,7 @@ from slipstream.rpc.status import PeerError
 from slipstream.sampling.outcome import TokenDistribution
 from slipstream.sampling.rule import SamplingDefaults
 from slipstream.v1 import sampling_pb2
-from slipstream.wire.v1 import hint_pb2, model_pb2
+from slipstream.wire.v1 import draft_pb2, hint_pb2, model_pb2
 
 MODEL = ModelInfo("model", "arithmetic", 1000, "t", 4096, (), SamplingDefaults(), "float32", "cpu", 32, "w", 2)
 TIMING = PeerTiming(0.0, 0.001, 0.001, 0.002)
@@ -73,9 +76,16 @@ class Draft:
     """A draft whose requests the test answers, by their sinks."""
 
     is_starting = False
+    reachable = True
 
     def __init__(self) -> None:
         self.info, self.address = MODEL, "there:1"
+        self.runs: list[DraftRun] = []
+        """Stretches of guessing, whose results the test gives."""
+        self.told: list[draft_pb2.DraftItem] = []
+        """Items about them, the starts among them."""
+        self.given_up: list[DraftRun] = []
+        self.faults: list[PeerFaultError] = []
         self.sinks: list[ProposeSink] = []
         self.lengths: list[int] = []
         """Draft tokens that each request asked for."""
@@ -93,6 +103,41 @@ class Draft:
         """Answer one request."""
         self.sinks[index].take([Branch(0, None, proposal) for proposal in proposals])
         self.sinks[index].finish(TIMING)
+
+    def start_run(
+        self,
+        sequence: PeerSequence,
+        terms: Any,
+        position: Position,
+        guess: GuessTerms,
+        rule: Any,
+        traceparent: str,
+        listener: HintListener,
+    ) -> DraftRun:
+        length, handle = position.base_length + len(position.tail), sequence.handle
+        start = draft_pb2.StartDraft(
+            base_length=position.base_length,
+            tail=position.tail,
+            until_length=guess.until_length,
+            least_length=guess.least_length,
+            price=guess.price,
+            traceparent=traceparent,
+        )
+        item = draft_pb2.DraftItem(handle=handle, round=sequence.next_round(), start=start)
+        check = HintCheck(length, guess.until_length, self.info.vocabulary_size)
+        run = DraftRun(self, item, check, listener, lambda: sequence.opened(handle))
+        self.told.append(item)
+        self.runs.append(run)
+        return run
+
+    def tell(self, item: draft_pb2.DraftItem) -> None:
+        self.told.append(item)
+
+    def withdraw(self, run: DraftRun) -> None:
+        self.given_up.append(run)
+
+    def note_fault(self, fault: PeerFaultError) -> None:
+        self.faults.append(fault)
 
     def close_sequence(self, sequence: PeerSequence) -> None:
         pass

@@ -34,7 +34,7 @@ class Step(NamedTuple):
     held: float
     """Seconds for which it waited for a hint."""
     timing: PeerTiming
-    """Its share of the part's times, without ``held``."""
+    """The share of the part's times, without ``held``."""
 
 
 class Part(NamedTuple):

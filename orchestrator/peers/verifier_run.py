@@ -83,6 +83,11 @@ class VerifierRun:
         self._owe(len(item.start.tail))
 
     @property
+    def traceparent(self) -> str:
+        """The W3C trace context of the run's spans. Empty: not traced."""
+        return self.item.start.traceparent
+
+    @property
     def goes_on(self) -> bool:
         """True if `part` may still return something."""
         return bool(self._parts) or not self.has_ended or self._error is not None

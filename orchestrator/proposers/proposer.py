@@ -2,6 +2,7 @@
 
 ::
 
+    run starts --> prepare
     run begins --> begin --> hint .. hint --> sink (the verifier's run)
     part comes --> committed --> hint ..
     run ends   --> stop
@@ -10,8 +11,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+from orchestrator.peers.exchange import PeerTiming
 from orchestrator.peers.model_info import ModelInfo
 from orchestrator.peers.run_parts import Part
 from orchestrator.rounds.terms import RoundTerms
@@ -21,13 +23,38 @@ from slipstream.wire.v1 import hint_pb2
 class HintSink(Protocol):
     """The receiver of hints for one run."""
 
+    @property
+    def traceparent(self) -> str:
+        """The W3C trace context of the run's spans. Empty: not traced."""
+
     def hint(self, message: hint_pb2.Hint) -> None:
         """Send a hint to the verifier. Does nothing once the run has ended."""
+
+
+class Figures(NamedTuple):
+    """Figures of a proposer since it was last asked."""
+
+    timings: Sequence[PeerTiming] = ()
+    """Times of a peer's work on hints."""
+    has_failed: bool = False
+    """True if a peer has failed."""
+    is_switched_off: bool = False
+    """True if the proposer has begun to rest because its hints do not pay."""
 
 
 class Proposer(Protocol):
     """A maker of hints for one session. A hint cannot change a text, so a proposer may be late,
     silent or wrong. It never blocks, and raises nothing."""
+
+    @property
+    def rests(self) -> bool:
+        """True while the proposer makes no hints because they do not pay."""
+        return False
+
+    def prepare(self, terms: RoundTerms, verifier: ModelInfo) -> float | None:
+        """Get ready for a run that is about to begin at a verifier. Return the seconds for which
+        its steps may wait for a hint of this proposer; None if no step waits for it."""
+        return None
 
     def begin(self, tokens: Sequence[int], until_length: int, terms: RoundTerms, sink: HintSink) -> None:
         """Take in that a run begins after these committed ``tokens``, and ends at ``until_length``
@@ -40,7 +67,6 @@ class Proposer(Protocol):
     def stop(self) -> None:
         """Take in that the run has ended."""
 
-    def longest_hold(self, terms: RoundTerms, verifier: ModelInfo) -> float | None:
-        """Return the seconds for which a step of the next run may wait for this proposer's hint;
-        None if no step waits for it."""
-        return None
+    def take_figures(self) -> Figures:
+        """Return what was done since the last call."""
+        return Figures()

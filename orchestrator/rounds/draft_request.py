@@ -197,7 +197,7 @@ class DraftRequest:
                 self._exchange.fail(error)
                 self._side.fell_back(error.reason)
             self._end()
-            if _is_the_drafts_fault(error) or self._restatements == _MAX_RESTATEMENTS:
+            if is_the_drafts_fault(error) or self._restatements == _MAX_RESTATEMENTS:
                 self._side.failed(self, error.reason)
             elif self.is_probe:
                 self._side.answered(self, None)
@@ -232,7 +232,7 @@ def _nothing_to_withdraw() -> None:
     """The request is not on the stream."""
 
 
-def _is_the_drafts_fault(error: PeerError) -> bool:
+def is_the_drafts_fault(error: PeerError) -> bool:
     """Whether other sessions should leave the draft alone too, or this is one session's trouble."""
     if error.reason in (Reason.QUEUE_FULL, Reason.TOKENIZER_MISMATCH):  # the latter came back as a stranger
         return True

@@ -12,16 +12,19 @@ from collections.abc import Callable, Sequence
 from orchestrator.errors import DraftLateError
 from orchestrator.peers.breaker import Breaker
 from orchestrator.peers.draft_peer import DraftPeer
+from orchestrator.peers.draft_run import DraftRun, GuessTerms, HintListener
 from orchestrator.peers.exchange import PeerTiming, Terms
 from orchestrator.peers.model_info import ModelInfo
 from orchestrator.peers.sequence import PeerSequence, Position
-from orchestrator.rounds.draft_request import Ask, DraftRequest, SessionDrafting
+from orchestrator.rounds.draft_request import Ask, DraftRequest, SessionDrafting, is_the_drafts_fault
 from orchestrator.rounds.note import ExchangeNote, RoundNote
 from orchestrator.rounds.prompt_time import without_prompts
 from orchestrator.speculation.knowledge import PairKnowledge
 from orchestrator.speculation.plan import Regime, RoundPlan
 from orchestrator.speculation.proposal import NOTHING_PROPOSED, Proposal
 from orchestrator.speculation.session import SessionSpeculation
+from slipstream.errors import SlipstreamError
+from slipstream.rpc.status import PeerError
 from slipstream.sampling.rule import SamplingRule
 from slipstream.telemetry import names
 
@@ -234,10 +237,7 @@ class DraftSide:
                 breaker.record_success()
             else:
                 breaker.record_answer()
-        if not self._well:
-            self._well = True
-            self.recoveries += 1
-            log.info("the draft service at %s answers again", self.address)
+        self._turn_well()
         self._see_off(request)
         if timing is None or not in_time:
             return  # what it took was its absence
@@ -282,3 +282,63 @@ class DraftSide:
         accepted."""
         self.verified_count += count
         self.accepted_count += accepted_count
+
+    @property
+    def deadline_seconds(self) -> float:
+        """Longest time that a round waits for the draft."""
+        return self._deadline
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether the draft reports that it serves."""
+        return self._draft.reachable
+
+    @property
+    def silence(self) -> float:
+        """Seconds since it last answered any session."""
+        return time.monotonic() - self._answered_at
+
+    def may_start(self) -> bool:
+        """Whether a session may let the draft guess now. While all leave it alone, one session does
+        so from time to time."""
+        if not self.fits or not self.is_reachable:
+            return False
+        if self._breaker.is_half_open:
+            self._breaker.record_probe()
+            return True
+        return self._breaker.is_closed
+
+    def start_run(
+        self,
+        sequence: PeerSequence,
+        position: Position,
+        guess: GuessTerms,
+        rule: SamplingRule,
+        traceparent: str,
+        listener: HintListener,
+    ) -> DraftRun:
+        """Let the draft guess on. ``listener`` gets its hints."""
+        return self._draft.start_run(sequence, self._terms, position, guess, rule, traceparent, listener)
+
+    def record_hints(self) -> None:
+        """Record that the draft sends hints."""
+        self._answered_at = time.monotonic()
+        self._breaker.record_success()
+        self._turn_well()
+
+    def record_failure(self, error: SlipstreamError) -> bool:
+        """Record that the draft has failed a session. Returns True if it is the draft's fault; then
+        all sessions leave it alone for a while."""
+        if isinstance(error, PeerError) and not is_the_drafts_fault(error):
+            return False
+        if self._breaker.is_closed:
+            log.warning("the draft service at %s failed (%s): going on without it", self.address, error.reason)
+        self._breaker.record_failure()
+        self._well = False
+        return True
+
+    def _turn_well(self) -> None:
+        if not self._well:
+            self._well = True
+            self.recoveries += 1
+            log.info("the draft service at %s answers again", self.address)

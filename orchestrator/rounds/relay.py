@@ -46,7 +46,12 @@ async def next_result(
     part = await parties.verifying.next_part(session.run, tokens, terms, room, note)
     _learn_steps(part, home)
     first, *others = _results(part)
-    first = first._replace(drafted=session.drafting.take_finished(), draft_failed=session.drafting.take_failed())
+    figures = session.run.take_figures()
+    first = first._replace(
+        drafted=[timing for each in figures for timing in each.timings],
+        draft_failed=any(each.has_failed for each in figures),
+        switched_off=any(each.is_switched_off for each in figures),
+    )
     session.run.keep(len(tokens) + len(first.tokens), others)
     assert note.verify is not None, "a part was waited for"
     note.verify.timing = first.verify

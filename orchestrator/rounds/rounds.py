@@ -41,7 +41,9 @@ class Rounds:
     def open(self, session_id: str) -> SessionRounds:
         """A new session's side. It takes up nothing on the peers before its first round."""
         drafting = SessionDrafting(SessionSpeculation(self.pair))
-        return SessionRounds(session_id, drafting, proposers=proposers_of_session())
+        return SessionRounds(
+            session_id, drafting, proposers=proposers_of_session(self._parties.drafts, drafting, session_id)
+        )
 
     def begin_turn(self, session: SessionRounds, shared_length: int, *, recompute: bool) -> None:
         """A new prompt, of which only the first ``shared_length`` tokens are the session's as they

@@ -10,7 +10,7 @@ from orchestrator.peers.run_parts import Part
 from orchestrator.peers.sequence import PeerSequence
 from orchestrator.peers.verifier_peer import VerifierPeer
 from orchestrator.peers.verifier_run import Hinting, VerifierRun
-from orchestrator.proposers.proposer import Proposer
+from orchestrator.proposers.proposer import Figures, Proposer
 from orchestrator.rounds.result import RoundResult
 from orchestrator.rounds.terms import RoundTerms
 
@@ -30,13 +30,23 @@ class SessionRun:
         self._run: VerifierRun | None = None
 
     def hinting(self, terms: RoundTerms, verifier: ModelInfo | None) -> Hinting:
-        """Return how the next run, which begins at a ``verifier``, uses hints."""
+        """Prepare the proposers for a run that is about to begin at a ``verifier``, and return how
+        it uses hints."""
         asked = terms.speculation
         if asked.is_off or verifier is None:
             return Hinting()
-        holds = [proposer.longest_hold(terms, verifier) for proposer in self._proposers]
+        holds = [proposer.prepare(terms, verifier) for proposer in self._proposers]
         longest = max((hold for hold in holds if hold is not None), default=None)
         return Hinting(asked.takes_ngrams, asked.draft_length or 0, longest)
+
+    @property
+    def rests(self) -> bool:
+        """True while a proposer rests because its hints do not pay."""
+        return any(proposer.rests for proposer in self._proposers)
+
+    def take_figures(self) -> list[Figures]:
+        """Return what the proposers did since the last call."""
+        return [proposer.take_figures() for proposer in self._proposers]
 
     def keep(self, position: int, results: Sequence[RoundResult]) -> None:
         """Keep results that follow the first ``position`` tokens until they are returned."""

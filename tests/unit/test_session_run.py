@@ -41,7 +41,7 @@ class Echo(Proposer):
     def stop(self) -> None:
         self.events.append(("stop", ()))
 
-    def longest_hold(self, terms: RoundTerms, verifier: ModelInfo) -> float | None:
+    def prepare(self, terms: RoundTerms, verifier: ModelInfo) -> float | None:
         return self._hold
 
 

@@ -1,0 +1,233 @@
+"""Hints from a draft service that guesses on beside the target.
+
+::
+
+    begin, committed --> DraftRun --> draft --> take_hints --> sink (the verifier's run)
+
+A draft that is late, dead or wrong holds nothing up: there is no hint. What fails is mended at the
+next commit, which states all committed tokens again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from orchestrator.errors import DraftLateError
+from orchestrator.peers.draft_run import DraftRun, GuessTerms
+from orchestrator.peers.exchange import PeerTiming
+from orchestrator.peers.model_info import ModelInfo
+from orchestrator.peers.run_parts import Part
+from orchestrator.peers.sequence import REASONS_TO_RESTATE
+from orchestrator.proposers.pace import Pace
+from orchestrator.proposers.paying import REST, Paying
+from orchestrator.proposers.proposer import Figures, HintSink, Proposer
+from orchestrator.rounds.draft_request import SessionDrafting
+from orchestrator.rounds.drafting import DraftSide
+from orchestrator.rounds.drafts import Drafts
+from orchestrator.rounds.terms import RoundTerms
+from orchestrator.speculation.proposal import Source
+from slipstream.reasons import Reason
+from slipstream.rpc.status import PeerError
+from slipstream.wire.v1 import hint_pb2
+
+log = logging.getLogger(__name__)
+
+_MOST_RESTATEMENTS = 3
+"""Times that a position is stated again without a hint in between. Then the draft is left alone
+until the next run."""
+
+_LONGEST_FIXED_HOLD = 1.0
+"""Longest time in seconds for which a step waits for the hint of a fixed length."""
+
+_LONGEST_HOLD = 0.05
+"""Longest time in seconds for which a step waits for a hint on shared processors."""
+
+_LEAST_SILENCE, _USUAL_INTERVALS, _READING_SECONDS = 1.0, 100, 0.01
+"""A draft is silent for too long after so many seconds, or so many usual intervals between its
+hints. Before its first hint it also has so many seconds for each token that it reads. A draft that
+is not worth its steps makes a guess in 50 of them, and says nothing in between."""
+
+
+class DraftProposer(Proposer):
+    """One session's hints from its draft."""
+
+    def __init__(self, drafts: Drafts, drafting: SessionDrafting, session_id: str) -> None:
+        """``drafting`` says where the session lives, and what its draft holds."""
+        self._drafts, self._drafting, self._session_id = drafts, drafting, session_id
+        self._paying, self._pace = Paying(), Pace()
+        self._side: DraftSide | None = None
+        self._plain_rate = 0.0
+        """Tokens that the target chooses a second without hints, on shared processors; else 0."""
+        self._vocabulary_size = 0
+        self._sink: HintSink | None = None
+        """The run that gets the hints; None while there is none."""
+        self._tokens: list[int] = []
+        self._until_length = 0
+        self._terms: RoundTerms | None = None
+        self._run: DraftRun | None = None
+        self._handle = ""
+        self._restatements = 0
+        self._is_left = False
+        """True if the draft is left alone until the next run."""
+        self._hinted_length = 0
+        """Position after the last one that had a hint."""
+        self._timings: list[PeerTiming] = []
+        self._has_failed = self._is_switched_off = False
+
+    @property
+    def rests(self) -> bool:
+        """True while the draft makes no hints because they do not pay."""
+        return self._paying.is_off
+
+    def prepare(self, terms: RoundTerms, verifier: ModelInfo) -> float | None:
+        """Find the session's draft."""
+        self._side = None
+        if terms.speculation.uses_draft:
+            self._side = self._drafts.home(self._drafting, begins_turn=True, stays=False)
+        if self._side is None or (draft := self._side.info) is None:
+            return None
+        self._vocabulary_size = verifier.vocabulary_size
+        step_seconds = verifier.step_times[0][1] if verifier.step_times else 0.0
+        is_shared = draft.processors.are_short_beside(verifier.processors)
+        self._plain_rate = 1 / step_seconds if is_shared and step_seconds else 0.0
+        if terms.speculation.draft_length is not None:
+            return min(_LONGEST_FIXED_HOLD, self._side.deadline_seconds)
+        return min(_LONGEST_HOLD, step_seconds) if self._plain_rate else None
+
+    def begin(self, tokens: Sequence[int], until_length: int, terms: RoundTerms, sink: HintSink) -> None:
+        """Let the draft guess past the committed ``tokens``."""
+        self._tokens, self._until_length, self._terms, self._sink = list(tokens), until_length, terms, sink
+        self._restatements, self._is_left, self._hinted_length = 0, False, len(tokens)
+        self._start()
+
+    def committed(self, position: int, part: Part) -> None:
+        """Tell the draft what the target has chosen."""
+        if self._side is None:
+            return
+        self._tokens += part.tokens
+        self._pace.record(len(part.tokens), part.timing.round_trip)
+        self._count(part, self._side)
+        run = self._run
+        if run is None or run.has_ended:
+            self._start()
+        elif self._is_silent(run, self._side):
+            self._give_up(self._side)
+        else:
+            run.commit(position, part.tokens, self._price)
+
+    def stop(self) -> None:
+        """Let the draft rest. Its KV stays."""
+        self._end_run()
+        self._sink = self._terms = None
+        self._tokens = []
+
+    def take_figures(self) -> Figures:
+        """Return what the draft did since the last call."""
+        figures = Figures(self._timings, self._has_failed, self._is_switched_off)
+        self._timings, self._has_failed, self._is_switched_off = [], False, False
+        return figures
+
+    def take_hints(self, hints: Sequence[hint_pb2.Hint], timing: PeerTiming) -> None:
+        """Pass hints on to the verifier."""
+        if self._side is None or self._sink is None:
+            return
+        self._restatements = 0
+        self._side.record_hints()
+        self._timings.append(timing)
+        self._paying.work(max(0.0, timing.forward - timing.prefill))
+        for hint in hints:
+            self._drafting.sequence.learn(hint.length_seen - 1)
+            end = hint.start + len(hint.tokens)
+            self._paying.hint(max(0, end - max(hint.start, self._hinted_length)))
+            self._hinted_length = max(self._hinted_length, end)
+            if (known := _known(hint, self._vocabulary_size)) is not None:
+                self._sink.hint(known)
+
+    def fail(self, error: PeerError) -> None:
+        """State the position again if that helps; else leave the draft alone for a while."""
+        side, self._run = self._side, None
+        if side is None or self._sink is None:
+            return
+        is_mended = error.reason in REASONS_TO_RESTATE or error.reason == Reason.STALE_ROUND
+        if is_mended and self._restatements < _MOST_RESTATEMENTS:
+            self._restatements += 1
+            if error.reason in REASONS_TO_RESTATE:
+                self._drafting.sequence.correct(self._handle, error.reason, error.metadata)
+            self._start()
+            return
+        self._has_failed = True
+        side.fell_back(error.reason)
+        if not side.record_failure(error):
+            self._is_left = True
+
+    @property
+    def _price(self) -> float:
+        """Tokens that the target would choose in each second of the draft's work."""
+        return self._pace.tokens_per_second if self._plain_rate else 0.0
+
+    def _start(self) -> None:
+        """State the whole position, if the draft may be asked."""
+        side, terms, sink = self._side, self._terms, self._sink
+        if side is None or terms is None or sink is None or self._is_left or self._paying.is_off:
+            return
+        if len(self._tokens) >= self._until_length or not side.may_start():
+            return
+        sequence = self._drafting.sequence
+        position = sequence.position(self._tokens)
+        self._handle = sequence.handle
+        guess = GuessTerms(self._until_length, terms.speculation.draft_length or 0, self._price)
+        run = side.start_run(sequence, position, guess, terms.rule, sink.traceparent, self)
+        self._run = None if run.has_ended else run
+
+    def _count(self, part: Part, side: DraftSide) -> None:
+        """Count what came of the hints, and let the draft rest if they do not pay."""
+        self._paying.commit(len(part.tokens))
+        for step in part.steps:
+            if step.source is Source.DRAFT:
+                side.verified(step.hint_count, step.accepted_count)
+                self._paying.accept(step.accepted_count)
+        is_adaptive = self._terms is not None and self._terms.speculation.draft_length is None
+        if is_adaptive and self._paying.judge(self._plain_rate):
+            self._is_switched_off = True
+            self._end_run()
+            log.info(
+                "speculation does not pay for session %s: its draft rests for %d tokens",
+                self._session_id,
+                REST,
+                extra={"session_id": self._session_id},
+            )
+
+    def _is_silent(self, run: DraftRun, side: DraftSide) -> bool:
+        """Return whether the draft owes a hint for too long. On shared processors it may stand
+        still."""
+        if not side.is_reachable:
+            return True
+        if self._plain_rate:
+            return False
+        most = max(_LEAST_SILENCE, _USUAL_INTERVALS * run.usual_interval)
+        if not run.usual_interval:
+            most += _READING_SECONDS * len(self._tokens)
+        return min(run.silence, side.silence) > most
+
+    def _give_up(self, side: DraftSide) -> None:
+        self._end_run()
+        self._has_failed = True
+        late = DraftLateError("the draft has stopped sending hints")
+        side.fell_back(late.reason)
+        side.record_failure(late)
+
+    def _end_run(self) -> None:
+        if self._run is not None:
+            self._run.stop()
+            self._run = None
+
+
+def _known(hint: hint_pb2.Hint, vocabulary_size: int) -> hint_pb2.Hint | None:
+    """Return the part of a hint before the first token that the target does not have; None if that
+    is nothing."""
+    if max(hint.tokens) < vocabulary_size:
+        return hint
+    count = next(count for count, token in enumerate(hint.tokens) if token >= vocabulary_size)
+    del hint.tokens[count:], hint.survivals[count:]
+    return hint if count else None
