@@ -95,6 +95,14 @@ def test_an_answer_that_is_the_prediction_takes_few_steps(kind: type[list[int]],
     assert not run.next_tokens
 
 
+def test_a_step_has_enough_hinted_tokens_wherever_the_one_before_ended() -> None:
+    predicted = different(400)
+    run = Run(predicted)
+    for token in predicted[:300]:
+        assert len(run.next_tokens) >= 16
+        run.commit(token)
+
+
 def test_a_wrong_prediction_costs_no_more_hints_than_those_sent_at_first() -> None:
     run = Run(different(400))
     sent = len(run.sent)
@@ -134,5 +142,5 @@ def test_a_turn_without_a_prediction_gets_no_hint() -> None:
     run.proposer.stop()
     run.sent.clear()
     run.proposer.begin(run.tokens, NEVER, RoundTerms(SamplingRule(), SpeculationSettings()), run)
-    run.commit(*different(300)[:5])
+    run.commit(*different(300)[:100])
     assert not run.sent
