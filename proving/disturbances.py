@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import grpc
 
+from proving.hint_faults import HintsMadeUp
 from proving.pairs import COMPILED, CUDA, GGUF, TORCH
 from proving.proxy import Fault, RunItem
 from proving.run_faults import Delayed, GrantLost, HandlesForgotten, Paused, RunFault, Strike, Twice
@@ -836,6 +837,7 @@ ALL: tuple[Disturbance, ...] = (
     RunsDisturbed("runs granted a few tokens at a time", "pauses", Paused, "grants"),
     # Others that go on would hide the silence.
     RunsDisturbed("grants of a run lost", "runs", GrantLost, "grants", ("other sessions cancelled in mid-turn",)),
+    RunsDisturbed("hints made up", "hints", HintsMadeUp),
     RunsDisturbed("handles forgotten in mid-run", "handles", HandlesForgotten),
     RulesForgotten(),
     StreamsDropped("verifier"),

@@ -67,7 +67,7 @@ class HandlesForgotten(RunFault):
         closing = [
             RunItem(handle=result.handle, round=_CLOSING, close=model_pb2.CloseSequence())
             for result in results
-            if _goes_on(result) and self._is_due()
+            if goes_on(result) and self._is_due()
         ]
         self.strike(len(closing))
         return results, closing
@@ -110,7 +110,7 @@ class Paused(RunFault):
         grants: list[RunItem] = []
         for result in results:
             key = (result.handle, result.round)
-            if not _goes_on(result):
+            if not goes_on(result):
                 self._runs.pop(key, None)
             elif (run := self._runs.get(key)) is not None:
                 run.reached = result.position + len(result.tokens)
@@ -172,7 +172,8 @@ class GrantLost(RunFault):
             item.start.granted_length = length + 1
 
 
-def _goes_on(result: RunResult) -> bool:
+def goes_on(result: RunResult) -> bool:
+    """Return True if a result is not its run's last."""
     return not result.HasField("error") and result.end == verifier_pb2.RUN_END_UNSPECIFIED
 
 

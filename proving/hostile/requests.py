@@ -16,7 +16,7 @@ from proving.hostile.fields import FieldSource, is_message
 from slipstream.rpc.sampling_wire import rule_hash, rule_message
 from slipstream.sampling.rule import Acceptance, SamplingRule
 from slipstream.v1 import orchestrator_pb2
-from slipstream.wire.v1 import draft_pb2, model_pb2, verifier_pb2
+from slipstream.wire.v1 import draft_pb2, hint_pb2, model_pb2, verifier_pb2
 
 ORCHESTRATOR = orchestrator_pb2.DESCRIPTOR.services_by_name["OrchestratorService"]
 MODEL = model_pb2.DESCRIPTOR.services_by_name["ModelService"]
@@ -77,6 +77,7 @@ class Requests:
             "VerifyItem": self._verify,
             "RunItem": self._run,
             "ProposeItem": self._propose,
+            "DraftItem": self._draft,
         }
 
     def draw(self, method: MethodDescriptor) -> Asked:
@@ -161,6 +162,7 @@ class Requests:
         if self.rng.random() < 0.2:
             request.choice_count = self.rng.randrange(1, 4)
         self._settings(request)
+        self._predict(request)
 
     def _settings(self, request: Any) -> None:
         settings = request.settings
@@ -178,6 +180,14 @@ class Requests:
     def _send(self, request: orchestrator_pb2.SendMessageRequest) -> None:
         request.session_id, request.content = self._session(), "And?"
         self._settings(request)
+        self._predict(request)
+
+    def _predict(self, request: Any) -> None:
+        chance = self.rng.random()
+        if chance < 0.1:
+            request.prediction.text = "x" * self.rng.randrange(1, 400)
+        elif chance < 0.2:
+            request.prediction.tokens.token_ids.extend(self.rng.choices(_TOKENS, k=self.rng.randrange(1, 400)))
 
     def _chat(self, request: orchestrator_pb2.ChatRequest) -> None:
         which = self.rng.randrange(4)
@@ -190,6 +200,7 @@ class Requests:
         else:
             request.message.content = "And?"
             self._settings(request.message)
+            self._predict(request.message)
 
     def _verify(self, item: verifier_pb2.VerifyItem) -> None:
         self._item(item)
@@ -198,16 +209,50 @@ class Requests:
 
     def _run(self, item: verifier_pb2.RunItem) -> None:
         self._name(item)
-        action = self.rng.choices(("start", "grant", "stop", "close"), (6, 2, 2, 1))[0]
+        action = self.rng.choices(("start", "grant", "hint", "stop", "close"), (6, 2, 6, 2, 1))[0]
         getattr(item, action).SetInParent()
         if action == "grant":
             item.grant.granted_length = self.rng.choice(_LENGTHS)
+        elif action == "hint":
+            self._hint(item.hint)
         elif action == "start":
             start = item.start
             start.tail.extend(self.rng.sample(_TOKENS, self.rng.randrange(1, 12)))
             start.until_length = len(start.tail) + self.rng.randrange(1, _MOST_TOKENS)
             start.granted_length = self.rng.choice((start.until_length, len(start.tail) + 1, *_LENGTHS))
             start.rule.CopyFrom(self.rng.choice(self._rules))
+            start.takes_ngrams = self.rng.random() < 0.5
+            start.fixed_hint_count = self.rng.choice((0, 0, 4, 2**31 - 1))
+            if self.rng.random() < 0.3:
+                start.longest_hold.FromMilliseconds(self.rng.choice((0, 10, 2**40)))
+            if self.rng.random() < 0.8:
+                start.open.SetInParent()
+
+    def _hint(self, hint: hint_pb2.Hint) -> None:
+        """Fill a hint with as many survivals as tokens. What it says is seldom right."""
+        count = self.rng.randrange(1, 65)
+        hint.start = self.rng.choice((*range(24), *_LENGTHS))
+        hint.tokens.extend(self.rng.choices(_TOKENS, k=count))
+        hint.survivals.extend(sorted((self.rng.random() for _ in range(count)), reverse=True))
+        hint.source = self.rng.choice(hint_pb2.HintSource.values()[1:])
+        hint.source_id = self.rng.randrange(2**64)
+        hint.length_seen = self.rng.choice((hint.start, *_LENGTHS))
+
+    def _draft(self, item: draft_pb2.DraftItem) -> None:
+        self._name(item)
+        action = self.rng.choices(("start", "commit", "stop", "close"), (6, 6, 2, 1))[0]
+        getattr(item, action).SetInParent()
+        if action == "commit":
+            item.commit.position = self.rng.choice((*range(24), *_LENGTHS))
+            item.commit.tokens.extend(self.rng.choices(_TOKENS, k=self.rng.randrange(1, 65)))
+            item.commit.price = self.rng.choice((0.0, 1.0, 100.0))
+        elif action == "start":
+            start = item.start
+            start.tail.extend(self.rng.sample(_TOKENS, self.rng.randrange(1, 12)))
+            start.until_length = len(start.tail) + self.rng.randrange(1, _MOST_TOKENS)
+            start.rule.CopyFrom(self.rng.choice(self._rules))
+            start.least_length = self.rng.choice((0, 0, 8, 2**31 - 1))
+            start.price = self.rng.choice((0.0, 1.0))
             if self.rng.random() < 0.8:
                 start.open.SetInParent()
 
