@@ -12,6 +12,7 @@ from typing import Any
 
 from slipstream.agreed import LONGEST_HOLD_SECONDS
 from slipstream.engine.continuing_job import sum_times
+from slipstream.engine.errors import StaleRoundError
 from slipstream.engine.hinting.hints import MOST_TOKENS
 from slipstream.engine.host import EngineHost
 from slipstream.engine.job import Job, Statement
@@ -111,7 +112,9 @@ class StreamRuns:
             job.label = start.traceparent
             return job
 
-        listener = _RunListener(item, answer, self._telemetry, lambda: self._running.pop(key, None))
+        listener = _RunListener(
+            item, answer, self._telemetry, lambda: self._running.pop(key, None), lambda: key in self._running
+        )
         begun = self._host.run_round(
             name, item.round, rule, make_job, listener, content=(statement, limits, logprobs, rule, hinting)
         )
@@ -139,6 +142,8 @@ class _RunListener:
     answer: Answer[verifier_pb2.RunResult]
     telemetry: ServiceTelemetry
     forget: Callable[[], None]
+    is_known: Callable[[], bool]
+    """Says whether this stream has started the run."""
     is_repeated: bool = field(default=False, init=False)
     """True if an earlier start of the same run tells of it."""
     _is_first: bool = field(default=True)
@@ -173,9 +178,13 @@ class _RunListener:
         self.answer.fail(error)
 
     def repeated(self) -> None:
-        """Send nothing: the run's first listener does."""
+        """Send nothing: the run's first listener does. If that is another stream's, what it has
+        sent may be lost, so the caller has to state the position again."""
         self.is_repeated = True
-        self.answer.leave()
+        if self.is_known():
+            self.answer.leave()
+        else:
+            self.answer.fail(StaleRoundError("another stream has started this run", last_round=self.item.round))
 
     def _result(self, job: RunJob, count: int, end: RunEnd | None) -> verifier_pb2.RunResult:
         """Return the first ``count`` parts that wait as one result."""

@@ -35,11 +35,20 @@ class Stream:
         item = verifier_pb2.RunItem(handle=handle, round=number, **action)
         await self.call.write(verifier_pb2.RunRequest(items=[item]))
 
-    async def start(self, number: int, until: int, granted: int, rule: SamplingRule = SamplingRule()) -> None:  # noqa: B008
+    async def start(
+        self,
+        number: int,
+        until: int,
+        granted: int,
+        rule: SamplingRule = SamplingRule(),  # noqa: B008
+        handle: str = "a" * 32,
+        **more: Any,
+    ) -> None:
+        message = rule_message(rule, 259)
         start = verifier_pb2.StartRun(
-            tail=[5, 6], until_length=until, granted_length=granted, rule=rule_message(rule, 259), open={}
+            tail=[5, 6], until_length=until, granted_length=granted, rule=message, open={}, **more
         )
-        await self.say(number, start=start)
+        await self.say(number, handle, start=start)
 
     async def results(self) -> AsyncIterator[verifier_pb2.RunResult]:
         while True:
@@ -85,6 +94,8 @@ async def test_a_stream_that_repeats_a_start_does_not_take_the_run_along(service
     await first.start(1, 60, 12)
     await first.told(10)
     await second.start(1, 60, 12)
+    assert b"STALE_ROUND" in (await second.told(1)).error.SerializeToString()
+    await first.start(1, 60, 12)  # nothing is said of this one
     await second.say(1, grant={"granted_length": 13})
     await first.told(11)
     second.call.cancel()
@@ -108,3 +119,70 @@ async def test_a_killed_stream_stops_its_runs(services: Services) -> None:
     await later.start(2, 12, 12)
     await later.told(10)
     assert services.verifier.load.step_count <= steps + 10
+
+
+async def test_hints_save_steps_and_change_no_token(services: Services) -> None:
+    """The service drops what no hint can be, and the run goes on."""
+    stream = Stream(services)
+    await stream.start(1, 100, 100)
+    text: list[int] = []
+    async for result in stream.results():
+        text += result.tokens
+        if result.end:
+            break
+    other = "b" * 32
+    await stream.start(1, 100, 3, handle=other, takes_ngrams=True)
+    right = {"start": 3, "tokens": text[1:61], "survivals": [0.9] * 60, "source": 1}
+    wrongs: list[dict[str, Any]] = [
+        {"tokens": []},
+        {"tokens": text[1:66], "survivals": [0.9] * 65},
+        {"tokens": [259] * 60},
+        {"tokens": [-1] * 60},
+        {"survivals": [0.9] * 59},
+        {"survivals": [1.5] * 60},
+        {"survivals": [float("nan")] * 60},
+        {"start": -1},
+        {"length_seen": -1},
+        {"source": 0},
+        {"source": 99},
+        {"next_due": {"seconds": -1}},
+    ]
+    for wrong in wrongs:
+        await stream.say(1, other, hint={**right, **wrong})
+    await stream.say(2, other, hint=right)
+    await stream.say(1, "u" * 32, hint=right)
+    await stream.say(1, other, hint={**right, "start": 2**31 - 1})
+    await stream.say(1, other, hint={**right, "start": 0})
+    await stream.say(1, other, hint=right)
+    await stream.say(1, other, grant={"granted_length": 100})
+    said: list[int] = []
+    steps: list[verifier_pb2.RunStep] = []
+    async for result in stream.results():
+        assert not result.HasField("error")
+        said += result.tokens
+        steps += result.steps
+        if result.end:
+            break
+    assert said == text
+    assert sum(step.token_count for step in steps) == len(said)
+    hinted = [step for step in steps if step.source == 1]
+    assert all(step.accepted_count == step.hint_count == step.token_count - 1 for step in hinted)
+    assert sum(step.token_count for step in hinted) >= 61
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [
+        ("fixed_hint_count", {"fixed_hint_count": 65}),
+        ("fixed_hint_count", {"fixed_hint_count": -1}),
+        ("longest_hold", {"longest_hold": {"seconds": 2}}),
+        ("longest_hold", {"longest_hold": {}}),
+        ("longest_hold", {"longest_hold": {"seconds": -1}}),
+    ],
+)
+async def test_limits_of_hints_that_make_no_sense_are_refused(
+    services: Services, field: str, wrong: dict[str, Any]
+) -> None:
+    stream = Stream(services)
+    await stream.start(1, 20, 20, **wrong)
+    assert field.encode() in (await stream.told(1)).error.SerializeToString()
