@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import grpc
 from google.rpc import status_pb2
 
+from draft_service.guessing import DraftWorth
 from draft_service.outcomes import Outcome
 from draft_service.proposer import Branch, BranchJob, ProposeJob
+from draft_service.stream_guesses import StreamGuesses
 from slipstream.agreed import MAX_ANSWER_BYTES, MAX_BRANCH_COUNT
+from slipstream.engine.host import EngineHost
 from slipstream.engine.job import Job, Statement
 from slipstream.engine.sequence import Sequence
+from slipstream.hosting.handles import Handles
 from slipstream.hosting.item_service import ItemListener, ItemService, Limit, Plan
 from slipstream.hosting.model_service import set_timing
-from slipstream.hosting.service_telemetry import Asked
-from slipstream.rpc.item_answers import Answer
+from slipstream.hosting.service_telemetry import Asked, ServiceTelemetry
+from slipstream.rpc.item_answers import Answer, answer_items
 from slipstream.rpc.outbox import ANSWER_BATCH_BYTES
 from slipstream.rpc.sampling_wire import distribution_message
 from slipstream.sampling.rule import SamplingRule
@@ -34,7 +40,13 @@ _REST_BYTES = 2**16
 class DraftService(
     ItemService[draft_pb2.ProposeItem, draft_pb2.ProposeResult, ProposeJob], draft_pb2_grpc.DraftServiceServicer
 ):
-    """Proposes tokens for many sequences over each stream."""
+    """Proposes tokens for many sequences over each stream, when asked or by itself."""
+
+    def __init__(self, host: EngineHost[Any], handles: Handles, telemetry: ServiceTelemetry, **settings: Any) -> None:
+        """``settings`` as `ItemService` has them."""
+        super().__init__(host, handles, telemetry, **settings)
+        digest = hashlib.sha256(handles.weights_fingerprint.encode()).digest()
+        self._worth = DraftWorth(int.from_bytes(digest[:8], "big"), host.step_times)
 
     async def Propose(
         self,
@@ -43,6 +55,24 @@ class DraftService(
     ) -> AsyncIterator[draft_pb2.ProposeResponse]:
         async for response in self.answer(
             request_iterator, context, lambda results: draft_pb2.ProposeResponse(results=results)
+        ):
+            yield response
+
+    async def Draft(
+        self,
+        request_iterator: AsyncIterator[draft_pb2.DraftRequest],
+        context: grpc.aio.ServicerContext[draft_pb2.DraftRequest, draft_pb2.DraftResponse],
+    ) -> AsyncIterator[draft_pb2.DraftResponse]:
+        guesses = StreamGuesses(self.host, self.handles.of_caller(context), self.telemetry, self._worth)
+        context.add_done_callback(lambda _: guesses.stop_all())  # type: ignore[arg-type]  # any callable will do
+        async for response in answer_items(
+            request_iterator,
+            lambda request: request.items,
+            guesses.begin,
+            guesses.refuse,
+            lambda results: draft_pb2.DraftResponse(results=results),
+            self.draining,
+            guesses.stop_all,
         ):
             yield response
 

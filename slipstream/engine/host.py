@@ -34,6 +34,7 @@ from slipstream.engine.step_note import OnStep
 from slipstream.hashed import hashed
 from slipstream.sampling.compiled_structure import Compiled
 from slipstream.sampling.rule import SamplingRule
+from slipstream.step_times import StepTimes
 from slipstream.structures.trials import StructureTrials
 
 log = logging.getLogger(__name__)
@@ -192,6 +193,11 @@ class EngineHost(Generic[JobT]):
     def engine(self) -> Engine:
         """The engine, once `start` has returned. Read only what never changes."""
         return self._thread.engine
+
+    @property
+    def step_times(self) -> StepTimes:
+        """The times of recent steps. They belong to the model thread."""
+        return self._thread.step_times
 
     @property
     def load(self) -> Load:

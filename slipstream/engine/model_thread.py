@@ -40,6 +40,7 @@ from slipstream.engine.sequence import Sequence
 from slipstream.engine.step_clock import StepClock
 from slipstream.engine.step_note import OnStep
 from slipstream.hashed import hashed
+from slipstream.step_times import StepTimes
 
 log = logging.getLogger(__name__)
 
@@ -116,6 +117,11 @@ class ModelThread:
             step_count=engine.step_count,
             preempted_count=self._open_sequences.preempted_count,
         )
+
+    @property
+    def step_times(self) -> StepTimes:
+        """The times of recent steps. They belong to this thread."""
+        return self._hinting.times
 
     def stop(self) -> None:
         """Finish the current step and end. Unfinished jobs are dropped."""

@@ -39,6 +39,11 @@ class Handles:
         self._rules = RuleBook()
         host.on_closed = self._rules.forget_handle
 
+    @property
+    def weights_fingerprint(self) -> str:
+        """The fingerprint of the model's weights, as `ModelInfo` has it."""
+        return self._model.weights_fingerprint
+
     def of_caller(self, context: grpc.aio.ServicerContext[Any, Any]) -> PeerHandles:
         """Return the handles of the peer that has opened a stream. The peer counts as present until
         its last stream has ended."""
@@ -60,7 +65,9 @@ class PeerHandles:
         self._rules = rules
 
     def open_handle(
-        self, handle: str, item: draft_pb2.ProposeItem | verifier_pb2.VerifyItem | verifier_pb2.StartRun
+        self,
+        handle: str,
+        item: draft_pb2.ProposeItem | draft_pb2.StartDraft | verifier_pb2.VerifyItem | verifier_pb2.StartRun,
     ) -> str:
         """Open a handle if an item for it asks for that, and return its name on the host.
 

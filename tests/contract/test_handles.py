@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -56,17 +56,20 @@ class Services:
         self.metadata: list[dict[str, Any]] = []
         """Of each stream."""
 
-    async def start(self, vocabulary: int = 259, max_draft_length: int = 8) -> None:
+    async def start(
+        self, vocabulary: int = 259, max_draft_length: int = 8, load_draft: Callable[[], Engine] | None = None
+    ) -> None:
         def load() -> Engine:
             return Engine(ArithmeticBackend(ArithmeticSettings(ends=0, vocabulary=vocabulary)), kv_memory_mib=1)
 
         self.verifier: EngineHost[VerifyJob] = EngineHost(load, BatchLimits(), self._limits)
-        self.draft: EngineHost[ProposeJob] = EngineHost(load, BatchLimits(), self._limits)
+        self.draft: EngineHost[ProposeJob] = EngineHost(load_draft or load, BatchLimits(), self._limits)
         for host in (self.verifier, self.draft):
             host.owners._clock = self.clock
             await host.start()
         self.server = grpc.aio.server(options=SERVER_OPTIONS, interceptors=(_Noting(self.metadata),))
-        terms: dict[str, Any] = {"max_draft_length": max_draft_length, "draining": asyncio.Event()}
+        self.draining = asyncio.Event()
+        terms: dict[str, Any] = {"max_draft_length": max_draft_length, "draining": self.draining}
         verifier_pb2_grpc.add_VerifierServiceServicer_to_server(
             VerifierService(self.verifier, Handles(self.verifier, model_pb2.ModelInfo()), ServiceTelemetry(), **terms),
             self.server,
