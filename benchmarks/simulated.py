@@ -236,6 +236,7 @@ class _Run:
             round=self.item.round,
             position=self._length - 1,
             tokens=[self._token],
+            steps=[verifier_pb2.RunStep(token_count=1, forward=duration(seconds))],
             prefilled_count=len(self.item.start.tail) if is_first else 0,
             end=verifier_pb2.RUN_END_UNTIL if self.has_ended else verifier_pb2.RUN_END_UNSPECIFIED,
             timing=model_pb2.ItemTiming(

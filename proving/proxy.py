@@ -31,9 +31,14 @@ RunItem = verifier_pb2.RunItem
 RunResult = verifier_pb2.RunResult
 
 RUNS = "/slipstream.wire.v1.VerifierService/Run"
+HINTS = "/slipstream.wire.v1.DraftService/Draft"
+_CONTINUED = (RUNS, HINTS)
+"""Streams whose service goes on without being asked."""
+
 ITEM_STREAMS: dict[str, tuple[Any, Any]] = {
     "/slipstream.wire.v1.VerifierService/Verify": (verifier_pb2.VerifyRequest, verifier_pb2.VerifyResponse),
     RUNS: (verifier_pb2.RunRequest, verifier_pb2.RunResponse),
+    HINTS: (draft_pb2.DraftRequest, draft_pb2.DraftResponse),
     "/slipstream.wire.v1.DraftService/Propose": (draft_pb2.ProposeRequest, draft_pb2.ProposeResponse),
 }
 _ENDINGS = (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError)
@@ -172,39 +177,45 @@ class Proxy(grpc.GenericRpcHandler):
         await context.abort(grpc.StatusCode.UNAVAILABLE, "the proxy ended the stream")
 
     async def _carry_items(self, path: str, requests: AsyncIterator[bytes], ask: Ask) -> None:
-        has_runs, request_type = path == RUNS, ITEM_STREAMS[path][0]
+        goes_on, request_type = path in _CONTINUED, ITEM_STREAMS[path][0]
         async for data in requests:
-            if self._cuts(has_runs):
+            if self._cuts(goes_on):
                 return
-            await self._delay(has_runs)
+            await self._delay(goes_on)
             items = list(request_type.FromString(data).items)
             closing = [item for item in items if item.HasField("close")]  # no round: they go on as they came
             items = [item for item in items if not item.HasField("close")]
             for fault in self.faults:
-                items = fault.run_items(items) if has_runs else fault.items(items)
+                if path == RUNS:
+                    items = fault.run_items(items)
+                elif not goes_on:
+                    items = fault.items(items)
                 for item in closing:
                     fault.closes(item.handle)
             await ask([*items, *closing])
 
     async def _carry_results(self, path: str, call: Any, ask: Ask, context: Context) -> None:
-        has_runs, response_type = path == RUNS, ITEM_STREAMS[path][1]
+        goes_on, response_type = path in _CONTINUED, ITEM_STREAMS[path][1]
         async for response in call:
-            if self._cuts(has_runs):
+            if self._cuts(goes_on):
                 return
-            await self._delay(has_runs)
-            results = list(response.results)
+            await self._delay(goes_on)
+            results, also = list(response.results), []  # type: list[Any], list[Any]
             for fault in self.faults:
-                results, also = fault.run_results(results) if has_runs else fault.results(results)
+                if path == RUNS:
+                    results, also = fault.run_results(results)
+                elif not goes_on:
+                    results, also = fault.results(results)
                 if also:
                     await ask(also)
             if results:
                 await context.write(response_type(results=results).SerializeToString())
 
-    def _cuts(self, has_runs: bool) -> bool:
-        return any(fault.refuses() or fault.breaks(has_runs=has_runs) for fault in self.faults)
+    def _cuts(self, goes_on: bool) -> bool:
+        return any(fault.refuses() or fault.breaks(has_runs=goes_on) for fault in self.faults)
 
-    async def _delay(self, has_runs: bool) -> None:
-        if has_runs and (seconds := sum(fault.run_delay() for fault in self.faults)):
+    async def _delay(self, goes_on: bool) -> None:
+        if goes_on and (seconds := sum(fault.run_delay() for fault in self.faults)):
             await asyncio.sleep(seconds)
 
 

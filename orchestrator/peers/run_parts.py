@@ -96,8 +96,6 @@ def merged(parts: Sequence[Part]) -> Part:
 def _steps_of(result: verifier_pb2.RunResult, timing: PeerTiming) -> tuple[Step, ...]:
     """Return a result's steps with the times of the result divided among them: by their forwards,
     or by their tokens if no forward took any time."""
-    if not result.steps:  # from a verifier that reports none yet
-        return (Step(len(result.tokens), 0, 0, None, 0.0, timing),) if result.tokens else ()
     weights = [seconds(step.forward) for step in result.steps]
     if sum(weights) <= 0:
         weights = [step.token_count for step in result.steps]

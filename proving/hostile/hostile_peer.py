@@ -24,6 +24,7 @@ _MODEL = "/slipstream.wire.v1.ModelService/"
 _ITEMS: Mapping[str, tuple[str, Any, Any]] = {
     "draft": ("/slipstream.wire.v1.DraftService/Propose", draft_pb2.ProposeRequest, draft_pb2.ProposeResponse),
     "verifier": ("/slipstream.wire.v1.VerifierService/Verify", verifier_pb2.VerifyRequest, verifier_pb2.VerifyResponse),
+    "hints": ("/slipstream.wire.v1.DraftService/Draft", draft_pb2.DraftRequest, draft_pb2.DraftResponse),
     "runs": ("/slipstream.wire.v1.VerifierService/Run", verifier_pb2.RunRequest, verifier_pb2.RunResponse),
 }
 _PATHS = frozenset(path for path, *_ in _ITEMS.values())
@@ -34,6 +35,7 @@ _OPTIONS = [option for option in SERVER_OPTIONS if "compression" not in option[0
 RESULTS = {
     "draft": nonsense_results.DRAFT_RESULTS,
     "verifier": nonsense_results.VERIFIER_RESULTS,
+    "hints": nonsense_results.HINT_RESULTS,
     "runs": nonsense_results.RUN_RESULTS,
 }
 
@@ -231,7 +233,10 @@ def _peer_key(context: Context) -> list[Any]:
 
 
 def _has_results(item: Any) -> bool:
-    return not isinstance(item, verifier_pb2.RunItem) or item.WhichOneof("action") in ("start", "close")
+    return not isinstance(item, verifier_pb2.RunItem | draft_pb2.DraftItem) or item.WhichOneof("action") in (
+        "start",
+        "close",
+    )
 
 
 def _answering(answer: bytes) -> Callable[[bytes, Context], Any]:

@@ -14,7 +14,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from slipstream.rpc.status import DOMAIN
 from slipstream.v1 import sampling_pb2
-from slipstream.wire.v1 import draft_pb2, rule_pb2, verifier_pb2
+from slipstream.wire.v1 import draft_pb2, hint_pb2, rule_pb2, verifier_pb2
 
 Mutation = Callable[[Any, Any], list[Any]]
 """A function from a correct result and its item to the results that are sent."""
@@ -82,7 +82,7 @@ def _status(code: int, message: str, *details: Any) -> Mutation:
             else:
                 status.details.add().Pack(detail)
         failed = type(result)(handle=result.handle, round=result.round, error=status)
-        if isinstance(failed, draft_pb2.ProposeResult):
+        if isinstance(failed, draft_pb2.ProposeResult | draft_pb2.DraftResult):
             failed.final = True
         return [failed]
 
@@ -250,6 +250,29 @@ VERIFIER_RESULTS: Mapping[str, Mutation] = {
     **_KEYS,
 }
 
+HINT_RESULTS: Mapping[str, Mutation] = {
+    "hint of 100,000 tokens": _longer("hints.tokens", lambda item: [7] * 100_000),
+    "hint of no tokens": _set("hints*.tokens", []),
+    "hint with a token negative": _fill("hints.tokens", -1),
+    "hint with a token 2^31-1": _fill("hints.tokens", MOST),
+    "hint without survivals": _set("hints*.survivals", []),
+    "hint with 1,000 survivals too many": _longer("hints.survivals", lambda item: [0.5] * 1_000),
+    "survival NaN": _fill("hints.survivals", NAN),
+    "survival 1.5": _fill("hints.survivals", 1.5),
+    "survival minus infinity": _fill("hints.survivals", -INFINITY),
+    "hint that starts at -1": _set("hints*.start", -1),
+    "hint that starts at 2^31-1": _set("hints*.start", MOST),
+    "hint of a source that is none": _set("hints*.source", 99),
+    "hint of the caller's prediction": _set("hints*.source", hint_pb2.HINT_SOURCE_PREDICTION),
+    "hint that has seen the future": _set("hints*.length_seen", MOST),
+    "hint due in 2^62 seconds": _set("hints*.next_due", duration_pb2.Duration(seconds=LONGEST)),
+    "hint due in the past": _set("hints*.next_due", duration_pb2.Duration(seconds=-1)),
+    "10,000 hints": _longer("hints", lambda item: [hint_pb2.Hint(tokens=[7], survivals=[0.5])] * 10_000),
+    **_TIMINGS,
+    **_ERRORS,
+    **_KEYS,
+}
+
 
 def _then(end: int, *, goes_on: bool) -> Mutation:
     """Send a part as the run's last, and one more part."""
@@ -301,6 +324,15 @@ RUN_RESULTS: Mapping[str, Mutation] = {
     "stopped without a stop": _set("end", verifier_pb2.RUN_END_STOPPED),
     "end twice": _then(verifier_pb2.RUN_END_STOPPED, goes_on=False),
     "part after the end": _then(verifier_pb2.RUN_END_STOPPED, goes_on=True),
+    "no steps": _set("steps", []),
+    "step of no token": _longer("steps", lambda item: [verifier_pb2.RunStep()]),
+    "step of 2^31-1 tokens": _set("steps*.token_count", MOST),
+    "step of a negative number of hint tokens": _set("steps*.hint_count", -1),
+    "step that accepts what was not hinted": _set("steps*.accepted_count", 1),
+    "step with a hint of no source": _set("steps*.hint_count", 1),
+    "step of a billion seconds": _set("steps*.forward", duration_pb2.Duration(seconds=10**9)),
+    "step that waited for minus one second": _set("steps*.held", duration_pb2.Duration(seconds=-1)),
+    "100,000 steps": _longer("steps", lambda item: [verifier_pb2.RunStep(token_count=1)] * 100_000),
     "5,000 empty parts": _empty_parts,
     "10,000 parts of a token that is none": _parts_of_none,
     "prefilled_count negative": _set("prefilled_count", -1),

@@ -15,11 +15,12 @@ from google.protobuf import duration_pb2
 
 from orchestrator.peers.checking.errors import ITEM_ERRORS, checked_error
 from orchestrator.peers.checking.faults import PeerFaultError, PeerFaults
+from orchestrator.peers.checking.hints import HintCheck
 from orchestrator.peers.checking.infos import TokenizerFiles, check_info, check_load
 from orchestrator.peers.checking.results import ProposalCheck, RunCheck, VerificationCheck, check_timing
 from orchestrator.peers.model_info import info_of
 from proving.hostile.nonsense_infos import INFOS
-from proving.hostile.nonsense_results import DRAFT_RESULTS, RUN_RESULTS, VERIFIER_RESULTS
+from proving.hostile.nonsense_results import DRAFT_RESULTS, HINT_RESULTS, RUN_RESULTS, VERIFIER_RESULTS
 from slipstream.agreed import MAX_DRAFT_LENGTH
 from slipstream.engine import errors as engine_errors
 from slipstream.errors import Code, SlipstreamError
@@ -31,7 +32,7 @@ from slipstream.sampling.outcome import LogprobRequest
 from slipstream.sampling.rule import Acceptance, SamplingRule
 from slipstream.structures import trials
 from slipstream.v1 import sampling_pb2
-from slipstream.wire.v1 import draft_pb2, model_pb2, rule_pb2, verifier_pb2
+from slipstream.wire.v1 import draft_pb2, hint_pb2, model_pb2, rule_pb2, verifier_pb2
 from tests.scripted_peers import right_info
 
 RULE = SamplingRule(temperature=0.5)
@@ -202,6 +203,7 @@ def run_result() -> verifier_pb2.RunResult:
         round=1,
         position=3,
         tokens=(6, 9),
+        steps=[verifier_pb2.RunStep(token_count=2)],
         prefilled_count=3,
         margin=math.inf,
         logprobs=verified.logprobs,
@@ -231,6 +233,27 @@ def test_a_part_that_no_verifier_can_send_is_refused(kind: str) -> None:
 
     with pytest.raises(PeerFaultError):
         take(RUN_RESULTS[kind](run_result(), RUN_ITEM))
+
+
+HINT_ITEM = draft_pb2.DraftItem(start=draft_pb2.StartDraft(tail=[3, 4, 5], until_length=9))
+
+
+@pytest.mark.parametrize(
+    "kind", [name for name in HINT_RESULTS if name not in LEGAL and not name.startswith(ELSEWHERE)]
+)
+def test_a_hint_that_no_draft_can_send_is_refused(kind: str) -> None:
+    hint = hint_pb2.Hint(start=3, tokens=[6], survivals=[0.5], source=hint_pb2.HINT_SOURCE_DRAFT, length_seen=3)
+    right = draft_pb2.DraftResult(hints=[hint])
+    HintCheck(3, 9, 259).check(right, 0.01)
+
+    def take(results: list[draft_pb2.DraftResult]) -> None:
+        for result in results:
+            if result.HasField("error"):
+                checked_error(result.error)
+            HintCheck(3, 9, 259).check(result, 0.01)
+
+    with pytest.raises(PeerFaultError):
+        take(HINT_RESULTS[kind](right, HINT_ITEM))
 
 
 def test_a_structure_can_only_fail_where_there_is_one() -> None:
