@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from slipstream.engine.hinting.calibration import Calibration
+from slipstream.engine.hinting.hints import Candidate
+from slipstream.engine.hinting.holding import divide
 from slipstream.engine.hinting.selection import Offer, select
 from slipstream.engine.job import Job
 from slipstream.engine.run_job import RunJob
 from slipstream.engine.schedule import BatchLimits, prompt_share
 from slipstream.step_times import StepTimes
+
+_SHORTEST_WAIT = 1e-4
+"""Seconds: a thread hardly sleeps for less."""
 
 
 class HintScheduler:
@@ -47,12 +53,17 @@ class HintScheduler:
         if not ready:
             return [*active], 0.0
         now = self._clock()
-        found = {job: best for job in ready if (best := job.best_hint()) is not None}
-        held = {job: until for job in ready if (until := job.held_until(found.get(job), now)) is not None}
-        stepping = [job for job in active if job not in held]
-        if not stepping:
-            return [], max(1e-4, min(held.values()) - now)
-        offered = [job for job in found if job not in held]
+        found: dict[Job, tuple[Candidate, Offer]] = {
+            job: best for job in ready if (best := job.best_hint()) is not None
+        }
+        stepping, again = [*active], 0.0
+        if any(job.may_be_held for job in ready):
+            holds = [partial(_hold, job, found.get(job), now) for job in active]
+            indices, again = divide(holds, self.times.seconds)
+            if not indices:
+                return [], max(_SHORTEST_WAIT, again - now)
+            stepping = [active[index] for index in indices]
+        offered = [job for job in stepping if isinstance(job, RunJob) and job in found]
         if offered:
             counts = self._select([found[job][1] for job in offered], stepping)
             for job, count in zip(offered, counts, strict=True):
@@ -79,3 +90,10 @@ class HintScheduler:
     def record_wait(self) -> None:
         """Record that the thread waits."""
         self._last_end = 0.0
+
+
+def _hold(job: Job, found: tuple[Candidate, Offer] | None, now: float, others_step: float | None) -> float | None:
+    """Return the time until which a job waits for a hint; None if it steps now."""
+    if not (isinstance(job, RunJob) and job.may_take_hint and job.may_be_held):
+        return None
+    return job.held_until(None if found is None else found[1], others_step, now)

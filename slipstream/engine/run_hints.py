@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from itertools import repeat
 from typing import NamedTuple
 
 from slipstream.engine.hinting.calibration import Calibration
 from slipstream.engine.hinting.hints import Candidate, Hint, HintBox, Maker, Source
+from slipstream.engine.hinting.holding import Hold
 from slipstream.engine.hinting.selection import Offer
 from slipstream.ngrams import NgramIndex
 
@@ -38,15 +40,22 @@ class RunHints:
         self.terms = terms
         self.temperature_class = temperature_class
         """See `slipstream.engine.hinting.calibration.temperature_class`."""
-        self.may_come = True
+        self._may_come = True
         """False if a step has waited in vain, until there is a hint again."""
+        self._hold = Hold() if terms.longest_hold and not terms.fixed_count else None
+        self._held_since: float | None = None
+        self._maker: Maker | None = None
+        """The maker of the last hint from outside."""
         self._box = HintBox(self._judge)
         self._calibration = Calibration()
         self._ngrams = NgramIndex() if terms.takes_ngrams else None
 
     def add(self, hint: Hint, chosen: Sequence[int]) -> None:
         """Keep a hint, unless it contradicts the ``chosen`` tokens or is used up."""
-        self.may_come = self._box.add(hint, chosen) or self.may_come
+        if self._box.add(hint, chosen):
+            self._may_come, self._maker = True, hint.maker
+            if self._hold is not None:
+                self._hold.record_hint(time.monotonic(), hint.next_due)
 
     def bind(self, calibration: Calibration) -> None:
         """Judge hints by what all runs have learnt."""
@@ -75,6 +84,41 @@ class RunHints:
         if self.terms.fixed_count:
             survivals += repeat(0.0, min(limit, len(candidate.tokens)) - len(survivals))
         return candidate, Offer(survivals, is_fixed=self.terms.fixed_count > 0)
+
+    @property
+    def is_holding(self) -> bool:
+        """True while the next step waits for a hint."""
+        return self._held_since is not None
+
+    def held_until(self, found: Offer | None, limit: int, others_step: float | None, now: float) -> float | None:
+        """Return the time until which the next step waits for a better hint than ``found``; None if
+        it does not wait. Times are of the monotonic clock.
+
+        It may use ``limit`` hint tokens. ``others_step``: seconds of a step of the other runs that
+        would begin now; None if no other run is ready.
+        """
+        until = None
+        if self._hold is not None and self._maker is not None and limit > 0:
+            survival = None if found is None else found.survivals[-1]
+            odds = self._calibration.mean(self._maker, self.temperature_class)
+            until = self._hold.until(now, survival, odds, others_step, self.terms.longest_hold)
+        elif min(self.terms.fixed_count, limit) > (0 if found is None else len(found.survivals)) and self._may_come:
+            until = (self._held_since or now) + self.terms.longest_hold
+            if now >= until:
+                until, self._may_come = None, False
+        if until is not None:
+            self._held_since = self._held_since or now
+        return until
+
+    def record_step(self, now: float, length: int, forward: float) -> float:
+        """Record that a step ended whose forward took so many seconds; the tokens are ``length``
+        with its choices. Returns the seconds for which it was held."""
+        if self._hold is not None:
+            self._hold.record_step(now, length)
+        if self._held_since is None:
+            return 0.0
+        held, self._held_since = max(0.0, now - forward - self._held_since), None
+        return held
 
     def _add_ngram(self, ngrams: NgramIndex, chosen: Sequence[int]) -> None:
         found = ngrams.find(chosen, _NGRAM_LENGTH)

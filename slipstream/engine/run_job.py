@@ -88,7 +88,6 @@ class RunJob(ContinuingJob):
         self._hint: tuple[int, ...] = ()
         """Hint tokens in the next step."""
         self._hint_source: Source | None = None
-        self._held_since: float | None = None
         self._steps_to_tell: list[RunStep] = []
         self._forward_noted = 0.0
         """Seconds of forwards that are in a step already."""
@@ -155,6 +154,11 @@ class RunJob(ContinuingJob):
         """True if the next step appends nothing but the last choice."""
         return self.hints is not None and self._has_begun_choosing and len(self.pending) == 1
 
+    @property
+    def may_be_held(self) -> bool:
+        """True if steps of the run may wait for hints."""
+        return self.hints is not None and self.hints.terms.longest_hold > 0
+
     def add_hint(self, hint: Hint) -> None:
         """Let the next steps use a hint."""
         if self.hints is not None:
@@ -164,22 +168,17 @@ class RunJob(ContinuingJob):
         """Return the best hint for the next step, and what it is worth; None if there is none."""
         if self.hints is None or not self.hints.is_active:
             return None
-        return self.hints.best(self.tokens, min(self.until_length, self.granted_length) - self.length - 1)
+        return self.hints.best(self.tokens, self._hint_limit)
 
-    def held_until(self, found: tuple[Candidate, Offer] | None, now: float) -> float | None:
-        """Return the time until which the next step waits for a better hint than ``found``; None if
-        it does not wait. Times are of the monotonic clock."""
-        assert self.hints is not None
-        terms = self.hints.terms
-        wanted = min(terms.fixed_count, min(self.until_length, self.granted_length) - self.length - 1)
-        if wanted <= (0 if found is None else len(found[1].survivals)) or not self.hints.may_come:
-            return None
-        self._held_since = self._held_since or now
-        until = self._held_since + terms.longest_hold
-        if now < until:
-            return until
-        self.hints.may_come = False
-        return None
+    def held_until(self, found: Offer | None, others_step: float | None, now: float) -> float | None:
+        """Return the time until which the next step waits for a better hint than ``found``; see
+        `RunHints.held_until`."""
+        return None if self.hints is None else self.hints.held_until(found, self._hint_limit, others_step, now)
+
+    @property
+    def _hint_limit(self) -> int:
+        """Most hint tokens that a step may use: one more is chosen."""
+        return min(self.until_length, self.granted_length) - self.length - 1
 
     def take_hint(self, tokens: tuple[int, ...], source: Source) -> None:
         """Verify hint tokens in the next step."""
@@ -231,9 +230,7 @@ class RunJob(ContinuingJob):
 
     def _note_step(self, token_count: int, hint_count: int, accepted_count: int) -> None:
         forward, self._forward_noted = self.timing.forward - self._forward_noted, self.timing.forward
-        held = 0.0
-        if self._held_since is not None:
-            held, self._held_since = max(0.0, time.monotonic() - forward - self._held_since), None
+        held = 0.0 if self.hints is None else self.hints.record_step(time.monotonic(), self.length, forward)
         source = self._hint_source if hint_count else None
         self._steps_to_tell.append(
             RunStep(token_count, hint_count, min(accepted_count, token_count), source, forward, held)
@@ -243,7 +240,8 @@ class RunJob(ContinuingJob):
         if not self._choices_to_tell:
             return False
         may_wait = self.is_told and not is_over and self.seconds_since_told() < PART_SECONDS
-        if may_wait and not (self.is_paused or self.is_over or self._held_since is not None):
+        is_held = self.hints is not None and self.hints.is_holding
+        if may_wait and not (self.is_paused or self.is_over or is_held):
             return False
         choices, self._choices_to_tell = self._choices_to_tell, []
         steps, self._steps_to_tell = merged(self._steps_to_tell), []

@@ -96,7 +96,7 @@ async def test_random_hints_change_no_token(seed: int, ends: bool) -> None:
             terms = HintTerms(
                 takes_ngrams=rng.random() < 0.3,
                 fixed_count=rng.choice([0, 0, 3]),
-                longest_hold=rng.choice([0.0, 0.002]),
+                longest_hold=rng.choice([0.0, 0.002, 0.02]),
             )
             ears[handle] = start(it, handle, prompt, len(prompt) + 150, len(prompt) + 20, terms=terms, rule=rule)
         while not all(ear.over.done() for ear in ears.values()):
