@@ -143,18 +143,24 @@ class GuessJob(ContinuingJob):
     def begin(self, cache: SequenceCache, context_length: int, vocabulary_size: int) -> None:
         self._cache = cache
         if self.tokens:
-            self.learn()
-            known = min(self._known_length, len(self.sequence))
-            self.statement = Statement(known, self.tokens[known:] + array("q", self._line.path))
-            self.pending = [*self.statement.tail]
-            self.choices.clear()
-        super().begin(cache, context_length, vocabulary_size)
-        if not self.tokens:
+            self._begin_again(context_length, vocabulary_size)
+        else:
+            super().begin(cache, context_length, vocabulary_size)
             self.tokens = self.sequence.tokens[: self.statement.base_length]
             self.tokens.extend(self.statement.tail)
         self._known_length = len(self.tokens)
         self.catch_up()
         self._plan()
+
+    def _begin_again(self, context_length: int, vocabulary_size: int) -> None:
+        self.learn()
+        known = min(self._known_length, len(self.sequence))
+        self.statement = Statement(known, self.tokens[known:] + array("q", self._line.path))
+        self.pending = [*self.statement.tail]
+        self.choices.clear()
+        read = self.prefilled_count
+        super().begin(self._cache, context_length, vocabulary_size)
+        self.prefilled_count = read  # of the caller's tail
 
     def learn(self) -> None:
         known, length = len(self.tokens), self._text.length
@@ -196,21 +202,23 @@ class GuessJob(ContinuingJob):
             self._has_line_ended = True
         else:
             self._horizon.extend(self._line, [(choice.token, min(1.0, math.exp(choice.logprob)))])
-            self._text.guess = (self.committed_length, tuple(self._line.path))
             self._has_line_ended = choice.token in self.rule.ends
             self._has_news = True
             self.guess_count += 1
             self.pending = [choice.token]
-        if self._has_appended_one:
-            self._worth.record_step(self.timing.step_token_count)
         self.steps_left -= 1
         if self._has_line_ended or self.steps_left <= 0:
+            if self._has_appended_one:
+                self._worth.record_step(self.timing.step_token_count)
             self._is_due = True
             self._plan()
         return self.withdrawn
 
     def make_part(self, prefill_total: float, *, is_over: bool = False) -> bool:
-        if not (self._has_news and self._line.tokens and (self._is_due or is_over)):
+        if not (self._has_news and self._line.tokens):
+            return False
+        self._text.guess = (self.committed_length, tuple(self._line.path))
+        if not (self._is_due or is_over):
             return False
         next_due = None if is_over or self.withdrawn else self.steps_left * self._worth.step_seconds
         self._has_news = self._is_due = False

@@ -81,7 +81,7 @@ class StreamGuesses:
         name = self._handles.name_of(item.handle)
         for key, guesses in [*self._running.items()]:
             if key[0] == name:
-                guesses.answer.leave()
+                guesses.end_without_result()
         self._handles.close_handle(item.handle)
 
     def _commit(self, key: _Key, commit: draft_pb2.CommitTokens) -> None:
@@ -96,7 +96,7 @@ class StreamGuesses:
         except SlipstreamError as error:
             if guesses is None:
                 raise
-            guesses.answer.fail(error)
+            guesses.failed(error)
             self._host.stop_run(*key)
 
     def _check_commit(self, commit: draft_pb2.CommitTokens) -> None:
@@ -142,7 +142,7 @@ class StreamGuesses:
 
         guesses = _Guesses(item, answer, self._telemetry, text, lambda: self._forget(key, guesses))
         content = (start.base_length, tuple(start.tail), start.until_length, start.least_length, start.price, rule)
-        self._running.setdefault(key, guesses)
+        guesses.is_first = self._running.setdefault(key, guesses) is guesses
         try:
             begun = self._host.run_round(name, item.round, rule, make_job, guesses, content=content)
         except BaseException:
@@ -173,6 +173,10 @@ class _Guesses:
     text: CommittedText
     forget: Callable[[], None]
     job: GuessJob | None = None
+    is_first: bool = True
+    """True unless an earlier start of the same stream tells of the job."""
+    has_ended: bool = False
+    """True once the last result was sent, or there is none."""
 
     def parts_done(self, jobs: list[Job]) -> None:
         """Send what was guessed since the last time."""
@@ -183,7 +187,9 @@ class _Guesses:
 
     def done(self, job: GuessJob) -> None:
         """Send the last result."""
-        self.forget()
+        if self.has_ended:
+            return
+        self._end()
         start = self.item.start
         asked = Asked(self.item.handle, self.item.round, start.base_length, len(start.tail), start.traceparent)
         self.telemetry.record_answer(
@@ -201,16 +207,30 @@ class _Guesses:
 
     def failed(self, error: Exception) -> None:
         """Send the error as the last result. That a newer request came is none."""
+        if self.has_ended:
+            return
         if isinstance(error, StaleRoundError) and self.job is not None:
             self.done(self.job)
             return
-        self.forget()
+        self._end()
         self.answer.fail(error)
 
     def repeated(self) -> None:
-        """Send nothing: the first listener does."""
-        self.forget()
+        """Send nothing: the first listener does. If that is another stream's, its hints may be lost
+        to the caller, which has to start again."""
+        if self.is_first:
+            self.failed(StaleRoundError("another stream has started this round", last_round=self.item.round))
+        else:
+            self.end_without_result()
+
+    def end_without_result(self) -> None:
+        """Send nothing any more."""
+        self._end()
         self.answer.leave()
+
+    def _end(self) -> None:
+        self.has_ended = True
+        self.forget()
 
     def _result(self, job: GuessJob) -> draft_pb2.DraftResult:
         """Return the newest hint. It has all that the older ones say and is right."""

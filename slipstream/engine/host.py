@@ -458,7 +458,11 @@ class EngineHost(Generic[JobT]):
                     if is_last:
                         self._resume(handle, asked)  # a grant may have come meanwhile
                         continue
-                    error = UnknownHandleError("this handle was closed, or has a newer round")
+                    error = (
+                        StaleRoundError("overtaken by a newer round")
+                        if handle in self._rounds
+                        else UnknownHandleError("this handle was closed as its run paused")
+                    )
             asked.finish(error)
         for parent, done in parts.items():
             self._asked[parent].notify_parts(done)

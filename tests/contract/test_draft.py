@@ -176,6 +176,17 @@ async def test_items_of_another_round_change_nothing(services: Services) -> None
     assert list(hint.tokens) == said(PROMPT, 67)[1:]
 
 
+async def test_a_start_that_another_stream_has_sent_is_refused(services: Services) -> None:
+    first, second = Stream(services), Stream(services)
+    await first.start(1)
+    await first.hint(2, 64)
+    await second.start(1)
+    assert b"STALE_ROUND" in (await second.last(1)).error.SerializeToString()
+    second.call.cancel()
+    await first.commit(1, 2, said(PROMPT, 3))
+    await first.hint(3, 64)
+
+
 @pytest.mark.parametrize("rests", [False, True])
 async def test_a_newer_start_ends_the_older_guesses(services: Services, rests: bool) -> None:
     stream = Stream(services)

@@ -357,6 +357,18 @@ async def test_a_newer_start_ends_the_older_guesses() -> None:
         assert ear.job.guess_count >= MOST_TOKENS
 
 
+async def test_a_newer_start_ends_guesses_that_come_to_rest() -> None:
+    async with guessing(prompt_of(1, 40)) as (it, ear):
+        it.backend.may_compute = gate = Gate()
+        ear.start(until=41)
+        await asyncio.to_thread(gate.reached.wait, 30)
+        newer = Ear(it, ear.worth, "a", ear.committed).start()
+        gate.set()
+        with pytest.raises(StaleRoundError):
+            await asyncio.wait_for(ear.over, 30)
+        await newer.until_said(MOST_TOKENS)
+
+
 async def test_a_tail_after_kept_tokens_is_read_alone() -> None:
     async with guessing(prompt_of(1, 40)) as (it, ear):
         ear.start()
