@@ -96,4 +96,4 @@ def _hold(job: Job, found: tuple[Candidate, Offer] | None, now: float, others_st
     """Return the time until which a job waits for a hint; None if it steps now."""
     if not (isinstance(job, RunJob) and job.may_take_hint and job.may_be_held):
         return None
-    return job.held_until(None if found is None else found[1], others_step, now)
+    return job.held_until(found, others_step, now)

@@ -90,7 +90,9 @@ class RunHints:
         """True while the next step waits for a hint."""
         return self._held_since is not None
 
-    def held_until(self, found: Offer | None, limit: int, others_step: float | None, now: float) -> float | None:
+    def held_until(
+        self, found: tuple[Candidate, Offer] | None, limit: int, others_step: float | None, now: float
+    ) -> float | None:
         """Return the time until which the next step waits for a better hint than ``found``; None if
         it does not wait. Times are of the monotonic clock.
 
@@ -99,16 +101,23 @@ class RunHints:
         """
         until = None
         if self._hold is not None and self._maker is not None and limit > 0:
-            survival = None if found is None else found.survivals[-1]
+            survival = None if found is None else found[1].survivals[-1]
             odds = self._calibration.mean(self._maker, self.temperature_class)
             until = self._hold.until(now, survival, odds, others_step, self.terms.longest_hold)
-        elif min(self.terms.fixed_count, limit) > (0 if found is None else len(found.survivals)) and self._may_come:
+        elif self._may_come and self._is_too_short(found, min(self.terms.fixed_count, limit)):
             until = (self._held_since or now) + self.terms.longest_hold
             if now >= until:
                 until, self._may_come = None, False
         if until is not None:
             self._held_since = self._held_since or now
         return until
+
+    def _is_too_short(self, found: tuple[Candidate, Offer] | None, wanted: int) -> bool:
+        """Return whether a fixed length wants a longer hint, and one may be on its way."""
+        if found is None:
+            return wanted > 0
+        candidate, offer = found
+        return wanted > len(offer.survivals) and candidate.hint.next_due is not None
 
     def record_step(self, now: float, length: int, forward: float) -> float:
         """Record that a step ended whose forward took so many seconds; the tokens are ``length``

@@ -170,7 +170,7 @@ class RunJob(ContinuingJob):
             return None
         return self.hints.best(self.tokens, self._hint_limit)
 
-    def held_until(self, found: Offer | None, others_step: float | None, now: float) -> float | None:
+    def held_until(self, found: tuple[Candidate, Offer] | None, others_step: float | None, now: float) -> float | None:
         """Return the time until which the next step waits for a better hint than ``found``; see
         `RunHints.held_until`."""
         return None if self.hints is None else self.hints.held_until(found, self._hint_limit, others_step, now)

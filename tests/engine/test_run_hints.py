@@ -45,9 +45,18 @@ def start(
     return ear
 
 
-def hint(it: Bench, handle: str, start: int, tokens: Sequence[int], odds: float = 0.9, maker: int = 1) -> None:
+def hint(
+    it: Bench,
+    handle: str,
+    start: int,
+    tokens: Sequence[int],
+    odds: float = 0.9,
+    maker: int = 1,
+    next_due: float | None = None,
+) -> None:
     survivals = tuple([odds**power for power in range(1, len(tokens) + 1)])
-    it.host.hint(handle, it.numbers[handle], Hint(start, tuple(tokens), survivals, Source.DRAFT, maker, start))
+    made = Hint(start, tuple(tokens), survivals, Source.DRAFT, maker, start, next_due)
+    it.host.hint(handle, it.numbers[handle], made)
 
 
 def steps_of(ear: Ear) -> list[RunStep]:
@@ -166,8 +175,21 @@ async def test_a_fixed_length_waits_for_its_hints_and_not_for_a_draft_that_is_go
         ear = start(it, "a", prompt, 140, terms=HintTerms(fixed_count=4, longest_hold=0.3))
         for at in range(1, 50, 5):
             await ear.until_told(at)
-            hint(it, "a", 40 + at, text[at : at + 6])
+            hint(it, "a", 40 + at, text[at : at + 6], next_due=0.01)
         assert await ear.end() is RunEnd.UNTIL
         hinted = [step for step in steps_of(ear) if step.hint_count]
         assert [step.hint_count for step in hinted] == [*[4] * 10, 1]
         assert sum(step.held > 0.25 for step in steps_of(ear)) == 1
+
+
+async def test_a_fixed_length_does_not_wait_for_a_maker_that_has_no_more() -> None:
+    async with bench() as it:
+        prompt = prompt_of(1, 40)
+        text = said(prompt, 140)
+        it.backend.may_compute.clear()
+        ear = start(it, "a", prompt, 60, terms=HintTerms(fixed_count=4, longest_hold=1.0))
+        hint(it, "a", 40, text[:19])
+        it.backend.may_compute.set()
+        assert await ear.end() is RunEnd.UNTIL
+        assert [step.hint_count for step in steps_of(ear) if step.hint_count] == [4, 4, 4, 3]
+        assert not any(step.held for step in steps_of(ear))
