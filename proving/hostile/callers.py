@@ -17,7 +17,7 @@ from proving.hostile.requests import Asked, Belongings, Requests
 from slipstream.agreed import PEER_KEY
 from slipstream.rpc.channel import CHANNEL_OPTIONS
 from slipstream.v1 import orchestrator_pb2
-from slipstream.wire.v1 import verifier_pb2
+from slipstream.wire.v1 import draft_pb2, verifier_pb2
 
 _ANSWER_SECONDS = 300.0
 """Longest time of an answer on a busy machine."""
@@ -170,8 +170,9 @@ class _Call:
         if malformed:
             self._judge.complain(f"{self._where}: what is no message was answered")
         items = Counter(item for each in self._asked for item in each.items)
-        # Some items of runs have no answer: grants, stops, starts that are repeated or overtaken.
-        if (self._finals - items) if self._method.name == "Run" else items != self._finals:
+        # Some items of runs and of guesses have no answer: hints, grants, commits, stops, and starts
+        # that are repeated or overtaken.
+        if (self._finals - items) if self._method.name in ("Run", "Draft") else items != self._finals:
             self._judge.complain(f"{self._where}: {items.total()} items got {self._finals.total()} answers")
         if not items:
             self._judge.fine(self._service)
@@ -231,6 +232,8 @@ def _is_final(result: Any) -> bool:
     """Return whether no other result of the item may follow."""
     if isinstance(result, verifier_pb2.RunResult):
         return result.HasField("error") or result.end != verifier_pb2.RUN_END_UNSPECIFIED
+    if isinstance(result, draft_pb2.DraftResult):
+        return result.HasField("error") or result.final
     return not hasattr(result, "final") or bool(result.final)
 
 
