@@ -170,7 +170,7 @@ class _Call:
         if malformed:
             self._judge.complain(f"{self._where}: what is no message was answered")
         items = Counter(item for each in self._asked for item in each.items)
-        # Some items of runs and of guesses have no answer: hints, grants, commits, stops, and starts
+        # Some items of runs and of guesses have no answer: hints, grants, commits, stops, starts
         # that are repeated or overtaken.
         if (self._finals - items) if self._method.name in ("Run", "Draft") else items != self._finals:
             self._judge.complain(f"{self._where}: {items.total()} items got {self._finals.total()} answers")
