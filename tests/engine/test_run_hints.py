@@ -6,18 +6,26 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
+from slipstream.engine.compiled_checkpoint import load_compiled_checkpoint
+from slipstream.engine.engine import Engine
 from slipstream.engine.hinting.hints import Hint, Source
-from slipstream.engine.job import Statement
+from slipstream.engine.host import EngineHost, HostLimits
+from slipstream.engine.job import Job, Statement
 from slipstream.engine.run_hints import HintTerms, RunStep
 from slipstream.engine.run_job import RunEnd, RunJob, RunLimits
 from slipstream.engine.schedule import BatchLimits
 from slipstream.engine.sequence import Sequence as CachedSequence
+from slipstream.engine.torch.planned_backend import PlannedBackend
+from slipstream.engine.torch.transformers_model import TransformersModel
 from slipstream.sampling.outcome import LogprobRequest
+from slipstream.sampling.row import Choice
 from slipstream.sampling.rule import SamplingRule
-from tests.engine.test_runs import GREEDY, POISON, Bench, Ear, bench, prompt_of, said
+from tests import tiny_models
+from tests.engine.test_runs import GREEDY, POISON, Bench, Ear, bench, longest_absence, prompt_of, said
 
 AS_PAYS = HintTerms()
 
@@ -193,3 +201,111 @@ async def test_a_fixed_length_does_not_wait_for_a_maker_that_has_no_more() -> No
         assert await ear.end() is RunEnd.UNTIL
         assert [step.hint_count for step in steps_of(ear) if step.hint_count] == [4, 4, 4, 3]
         assert not any(step.held for step in steps_of(ear))
+
+
+async def test_runs_with_hints_and_prompts_all_take_part_in_every_few_steps() -> None:
+    """Hints give way where rows are short: 96 runs with eight each are 864 rows, of 512."""
+    async with bench(page_count=9000, profiled=False) as it:
+        it.backend.may_compute.clear()
+        ears = {}
+        for number in range(96):
+            prompt = prompt_of(number, 3)
+            ears[f"r{number}"] = start(it, f"r{number}", prompt, 150)
+            for at in range(3, 150, 8):
+                hint(it, f"r{number}", at, said(prompt, at + 8)[at - 3 :], 0.99)
+        for number in range(4):
+            ears[f"p{number}"] = start(it, f"p{number}", prompt_of(number, 2000), 2010)
+        it.backend.may_compute.set()
+        for ear in ears.values():
+            assert await ear.end() is RunEnd.UNTIL
+            check_steps(ear)
+        assert max(sum(count for _, count in step) for step in it.backend.steps) <= 512
+        assert max(len(step) for step in it.backend.steps) >= 96
+        assert longest_absence(it.backend.steps[5:-5]) <= 4
+
+
+class _Quiet:
+    """Hears a run of a model whose text is not known beforehand."""
+
+    def __init__(self) -> None:
+        self.choices: list[Choice] = []
+        self.steps: list[RunStep] = []
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def parts_done(self, parts: list[Job]) -> None:
+        for job in parts:
+            assert isinstance(job, RunJob)
+            while job.parts:
+                part = job.parts.popleft()
+                self.choices += part.choices
+                self.steps += part.steps
+
+    def done(self, job: RunJob) -> None:
+        self.parts_done([job])
+        self.over.set_result(None)
+
+    def failed(self, error: Exception) -> None:
+        self.over.set_exception(error)
+
+    def repeated(self) -> None:
+        raise AssertionError
+
+
+@pytest.mark.parametrize("family", ["compiled", "llama", "gpt2"])
+@pytest.mark.parametrize("logprobs", [None, LogprobRequest(3, False)], ids=["plain", "logprobs"])
+async def test_hints_change_no_bit_of_a_real_model(
+    family: str, logprobs: LogprobRequest | None, tmp_path: Path
+) -> None:
+    """Tokens, margins and log-probabilities of runs side by side, by several rules."""
+    engine = _exact_engine(family, tmp_path)
+    host: EngineHost[RunJob] = EngineHost(lambda: engine, BatchLimits(), HostLimits())
+    await host.start()
+    rules = [SamplingRule(), SamplingRule(temperature=0.8, seed=5), SamplingRule(temperature=1.2, seed=6, top_k=20)]
+    rules.append(SamplingRule(temperature=0.7, seed=7, repetition_penalty=1.3))
+    rng = random.Random(3)
+
+    async def said_by(names: str, texts: Sequence[Sequence[int]]) -> list[_Quiet]:
+        ears = []
+        for index, rule in enumerate(rules):
+            handle, ear = f"{names}{index}", _Quiet()
+            host.open_handle(handle, None)
+            prompt = tuple(range(5 + index, 30))
+
+            def make_job(
+                sequence: CachedSequence, prompt: tuple[int, ...] = prompt, rule: SamplingRule = rule
+            ) -> RunJob:
+                limits = RunLimits(len(prompt) + 60, len(prompt) + 60)
+                return RunJob(sequence, Statement(0, prompt), rule, limits, logprobs, HintTerms(takes_ngrams=True))
+
+            host.run_round(handle, 1, rule, make_job, ear, content=handle)
+            if texts:
+                text = list(texts[index])
+                for at in range(0, 60, 5):
+                    tokens = text[at : at + rng.randint(2, 9)]
+                    if rng.random() < 0.4:
+                        tokens[rng.randrange(len(tokens))] = rng.randrange(100)
+                    survivals = tuple([0.95**power for power in range(1, len(tokens) + 1)])
+                    host.hint(handle, 1, Hint(len(prompt) + at, tuple(tokens), survivals, Source.DRAFT, 1, len(prompt)))
+            ears.append(ear)
+        for ear in ears:
+            await asyncio.wait_for(ear.over, 60)
+        return ears
+
+    try:
+        plain = await said_by("plain", [])
+        hinted = await said_by("hinted", [[choice.token for choice in ear.choices] for ear in plain])
+    finally:
+        await host.stop()
+    for one, other in zip(plain, hinted, strict=True):
+        assert other.choices == one.choices
+        assert sum(step.accepted_count for step in other.steps) > 10
+
+
+def _exact_engine(family: str, directory: Path) -> Engine:
+    if family == "compiled":
+        saved = tiny_models.save(tiny_models.build("llama", head_dim=32), directory)
+        backend = load_compiled_checkpoint(str(saved), dtype="float32", page_size=16, single_rows=False, threads=1)
+        return Engine(backend, kv_memory_mib=16)
+    saved = tiny_models.save(tiny_models.build(family), directory)
+    model = TransformersModel.load(str(saved), device="cpu", dtype="float32", single_rows=False)
+    return Engine(PlannedBackend(model), kv_memory_mib=16)

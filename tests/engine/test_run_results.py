@@ -38,7 +38,7 @@ def test_parts_that_are_sent_late_do_not_tell_the_end_without_saying_so(last: in
     job = RunJob(Sequence("handle"), Statement(0, (1,)), RULE, RunLimits(3, 3))
     sent = Sent()
     item = verifier_pb2.RunItem(handle="handle", round=1, start=verifier_pb2.StartRun(tail=[1]))
-    listener = _RunListener(item, cast(Answer[Any], sent), ServiceTelemetry(), lambda: None)
+    listener = _RunListener(item, cast(Answer[Any], sent), ServiceTelemetry(), lambda: None, lambda: True)
     for token in (5, last):  # the event loop is busy for two steps
         job.advance([Choice(token, 1.0)])
         job.make_part(0.0, is_over=token == last)
@@ -69,7 +69,7 @@ def test_a_run_that_ends_while_its_parts_are_sent_tells_its_last_token_with_its_
     job = Racing(Sequence("handle"), Statement(0, (1,)), RULE, RunLimits(9, 9))
     sent = Sent()
     item = verifier_pb2.RunItem(handle="handle", round=1, start=verifier_pb2.StartRun(tail=[1]))
-    listener = _RunListener(item, cast(Answer[Any], sent), ServiceTelemetry(), lambda: None)
+    listener = _RunListener(item, cast(Answer[Any], sent), ServiceTelemetry(), lambda: None, lambda: True)
     job.advance([Choice(5, 1.0)])
     job.make_part(0.0)
     job.is_read = True

@@ -563,7 +563,7 @@ async def test_more_runs_than_rows_all_take_part_in_every_few_steps() -> None:
         for ear in ears:
             assert await ear.end() is RunEnd.UNTIL
         assert max(sum(count for _, count in step) for step in it.backend.steps) <= 512
-        assert _longest_absence(it.backend.steps[5:-5]) <= 3
+        assert longest_absence(it.backend.steps[5:-5]) <= 3
 
 
 async def test_runs_and_prompts_share_the_rows_of_a_step() -> None:
@@ -574,10 +574,10 @@ async def test_runs_and_prompts_share_the_rows_of_a_step() -> None:
         it.backend.may_compute.set()
         for ear in ears:
             assert await ear.end() is RunEnd.UNTIL
-        assert _longest_absence(it.backend.steps[5:-5]) <= 4
+        assert longest_absence(it.backend.steps[5:-5]) <= 4
 
 
-def _longest_absence(steps: list[list[tuple[int, int]]]) -> int:
+def longest_absence(steps: list[list[tuple[int, int]]]) -> int:
     """Most steps in a row that a sequence sat out between two of its own."""
     last: dict[int, int] = {}
     longest = 0
