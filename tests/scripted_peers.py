@@ -185,6 +185,8 @@ class Verifier:
 class ScriptedRun:
     """A run whose parts have one token each, and come once the verifier may answer."""
 
+    traceparent = ""
+
     def __init__(self, verifier: Verifier, position: Position) -> None:
         self.length = position.base_length + len(position.tail)
         self.goes_on = True

@@ -105,7 +105,7 @@ class Turn:
     @property
     def is_not_drafting(self) -> bool:
         """True if the turn leaves its draft alone because drafting would not pay."""
-        return self._own.drafting.speculation.planner.rests
+        return self._own.run.rests
 
     async def run_rounds(self) -> Exception | None:
         """Run rounds until the turn has its answer, or return why it cannot go on."""
