@@ -78,12 +78,15 @@ class RunHints:
             self._add_ngram(self._ngrams, chosen)
             candidates = self._box.candidates(chosen)
         found = self._calibration.best(candidates, limit, self.temperature_class)
+        if not self.terms.fixed_count:
+            return None if found is None else (found[0], Offer(found[1]))
+        if found is None:  # of a fixed length even the unlikely count
+            found = (candidates[0], []) if candidates else None
         if found is None:
             return None
         candidate, survivals = found
-        if self.terms.fixed_count:
-            survivals += repeat(0.0, min(limit, len(candidate.tokens)) - len(survivals))
-        return candidate, Offer(survivals, is_fixed=self.terms.fixed_count > 0)
+        padded = [*survivals, *repeat(0.0, min(limit, len(candidate.tokens)) - len(survivals))]
+        return candidate, Offer(padded, is_fixed=True)
 
     @property
     def is_holding(self) -> bool:

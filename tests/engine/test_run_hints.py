@@ -196,7 +196,7 @@ async def test_a_fixed_length_does_not_wait_for_a_maker_that_has_no_more() -> No
         text = said(prompt, 140)
         it.backend.may_compute.clear()
         ear = start(it, "a", prompt, 60, terms=HintTerms(fixed_count=4, longest_hold=1.0))
-        hint(it, "a", 40, text[:19])
+        hint(it, "a", 40, text[:19], 0.0)
         it.backend.may_compute.set()
         assert await ear.end() is RunEnd.UNTIL
         assert [step.hint_count for step in steps_of(ear) if step.hint_count] == [4, 4, 4, 3]
