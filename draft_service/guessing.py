@@ -38,7 +38,7 @@ the target hears of a guess later."""
 
 
 class DraftWorth:
-    """What all guesses of a draft share: how often they are right, and what a step takes."""
+    """Record that all guesses of a draft share: how often they are right, and what a step takes."""
 
     def __init__(self, source_id: int, times: StepTimes) -> None:
         """``times`` belong to the model thread."""
@@ -59,7 +59,7 @@ class DraftWorth:
 
 
 class GuessLimits(NamedTuple):
-    """How far a job guesses."""
+    """Bounds of a job's guesses."""
 
     until_length: int
     """Length of the sequence that no guess exceeds."""
@@ -68,7 +68,7 @@ class GuessLimits(NamedTuple):
 
 
 class GuessPart(NamedTuple):
-    """What was guessed since the part before."""
+    """The line as it was guessed by now, and the times since the part before."""
 
     hint: Hint
     timing: JobTiming
@@ -105,6 +105,8 @@ class GuessJob(ContinuingJob):
         """Tokens of the sequence that equal committed ones, as far as it has so many."""
         self._cache: SequenceCache
         self._is_stopped = False
+        self._planned_count = 0
+        """Tokens to guess until the next hint."""
         self._has_appended_one = False
         """True if the last step was no prompt's."""
         self._is_due = False
@@ -206,12 +208,14 @@ class GuessJob(ContinuingJob):
             self._has_news = True
             self.guess_count += 1
             self.pending = [choice.token]
-        self.steps_left -= 1
-        if self._has_line_ended or self.steps_left <= 0:
+        self._planned_count -= 1
+        if self._has_line_ended or self._planned_count <= 0:
             if self._has_appended_one:
                 self._worth.record_step(self.timing.step_token_count)
             self._is_due = True
             self._plan()
+        else:
+            self._allow_steps()
         return self.withdrawn
 
     def make_part(self, prefill_total: float, *, is_over: bool = False) -> bool:
@@ -220,15 +224,20 @@ class GuessJob(ContinuingJob):
         self._text.guess = (self.committed_length, tuple(self._line.path))
         if not (self._is_due or is_over):
             return False
-        next_due = None if is_over or self.withdrawn else self.steps_left * self._worth.step_seconds
+        next_due = None if is_over or self.withdrawn else self._planned_count * self._worth.step_seconds
         self._has_news = self._is_due = False
         self.parts.append(GuessPart(self._horizon.hint(self._line, next_due), self.times_to_tell(prefill_total)))
         return True
 
     def _plan(self) -> None:
         """Decide how many tokens to guess until the next hint; none: the job leaves the engine."""
-        self.steps_left = self._count_to_guess()
-        self._rest(not self.steps_left)
+        self._planned_count = self._count_to_guess()
+        self._allow_steps()
+        self._rest(not self._planned_count)
+
+    def _allow_steps(self) -> None:
+        if self.rule.structure is None:  # a multi-step run knows no masks
+            self.steps_left = self._planned_count
 
     def _rest(self, rests: bool) -> None:
         self.withdrawn = rests

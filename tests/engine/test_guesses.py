@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
+from tokenizers import Tokenizer
 
 from draft_service.committed import CommittedText
 from draft_service.guessing import DraftWorth, GuessJob, GuessLimits, GuessPart
@@ -18,7 +19,10 @@ from slipstream.engine.errors import ContextExceededError, SequenceTooShortError
 from slipstream.engine.hinting.hints import MOST_TOKENS, Hint, Source
 from slipstream.engine.job import Job
 from slipstream.engine.sequence import Sequence as CachedSequence
+from slipstream.hosting.tokenizer_files import embedded_directory
 from slipstream.sampling.rule import SamplingRule
+from slipstream.sampling.structure import Structure, StructureKind
+from slipstream.sampling.structure_compiler import StructureCompiler
 from tests.engine.test_runs import GREEDY, LEASE, PAPER, Bench, bench, prompt_of, said
 
 FAR = 10_000
@@ -50,8 +54,9 @@ class Ear:
             self.job = GuessJob(sequence, rule, self.text, GuessLimits(until, least), self.worth)
             return self.job
 
-        self.it.host.run_round(self.handle, number, rule, make_job, self, content=object())
+        begun = self.it.host.run_round(self.handle, number, rule, make_job, self, content=object())
         self.number = number
+        self.compiled = None if begun is None else asyncio.ensure_future(begun)
         return self
 
     def commit(self, tokens: Sequence[int]) -> None:
@@ -281,6 +286,32 @@ async def test_nothing_follows_an_end_token() -> None:
         ear.commit(text[: at + 1])
         await it.quiet()
         assert len(it.backend.steps) == count  # the text has ended
+
+
+async def test_guesses_follow_a_structure_and_end_with_it() -> None:
+    tokenizer_json = (embedded_directory("draft") / "tokenizer.json").read_bytes()
+    digits = Tokenizer.from_str(tokenizer_json.decode())
+    prompt = prompt_of(1, 20)
+    rule = SamplingRule(
+        structure=Structure(StructureKind.REGEX, "[0-9]{8}"), first_generated_position=20, end_token_ids=(2,)
+    )
+    async with guessing(prompt, settings=ArithmeticSettings(vocabulary=4096)) as (it, ear):
+        it.host.engine.matchers.compiler = StructureCompiler(tokenizer_json, 4096, [2])
+        ear.start(rule=rule)
+        await ear.until(lambda: bool(ear.parts) and ear.rests)
+        assert ear.last.tokens[-1] == 2
+        assert len(digits.decode(ear.last.tokens[:-1])) == 8
+        count = len(it.backend.steps)
+        ear.commit(ear.last.tokens[:2])
+        await it.quiet()
+        assert len(it.backend.steps) == count  # all is said
+        other = next(token for token in digits.encode("7").ids)
+        ear.commit([other])
+        await ear.until(lambda: ear.last.start == 23 and ear.rests)
+        assert len(digits.decode([*ear.committed[20:], *ear.last.tokens[:-1]])) == 8
+        ear.commit(ear.last.tokens)
+        await it.quiet()
+        assert not ear.over.done()
 
 
 async def test_no_guess_goes_beyond_the_runs_end() -> None:
