@@ -1,26 +1,31 @@
 """Simulated draft and verifier in one process that computes nothing, so that benchmarks measure the
 orchestrator.
 
-It speaks the contract and keeps only the sums of each handle's tokens. The paper model's next token
-is the sum plus the position, so an answer costs one addition a token. Forwards take a set time, and
-all items that arrived meanwhile share the next one. Run it as ``python -m benchmarks.simulated
---address HOST:PORT``.
+Forwards take a set time. All items that arrived meanwhile share the next forward, and so do all
+runs and all guesses. Run it as ``python -m benchmarks.simulated --address HOST:PORT``.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import gc
+import hashlib
+import math
 import signal
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 
-from slipstream.engine.arithmetic import ArithmeticSettings, next_token
+from benchmarks.simulated_sequences import PLAIN, Guess, Handle, HintedRun, draft_token
+from slipstream.agreed import WIRE_VERSION
 from slipstream.hosting.tokenizer_files import load_tokenizer_files
 from slipstream.rpc.channel import SERVER_OPTIONS
 from slipstream.rpc.sampling_wire import defaults_message
@@ -35,23 +40,10 @@ from slipstream.wire.v1 import (
     verifier_pb2_grpc,
 )
 
-_PLAIN = ArithmeticSettings(ends=0)
 _MAX_DRAFT_LENGTH = 32
 _PROFILED = 1, 256
 """Token counts of the steps whose times a service reports, as ours do. Here every step takes the
 same time."""
-
-
-class _Handle:
-    """Sums of a sequence's tokens: ``sums[n]`` is that of the first n."""
-
-    def __init__(self) -> None:
-        self.sums = [0]
-
-    def state(self, base_length: int, tail: Any) -> None:
-        del self.sums[base_length + 1 :]
-        for token in tail:
-            self.sums.append(self.sums[-1] + token)
 
 
 class Simulated(
@@ -63,14 +55,14 @@ class Simulated(
         self._agreement = agreement
         self._verify_seconds = verify_seconds
         self._step_seconds = step_seconds
-        self._handles: dict[str, _Handle] = {}
+        self._handles: dict[str, Handle] = {}
         self._files = load_tokenizer_files("arithmetic:")
 
     async def GetModelInfo(self, request: Any, context: Any) -> model_pb2.GetModelInfoResponse:
         info = model_pb2.ModelInfo(
             name="simulated",
             architecture="Simulated",
-            vocabulary_size=_PLAIN.vocabulary,
+            vocabulary_size=PLAIN.vocabulary,
             tokenizer_fingerprint=self._files.fingerprint,
             context_length=2**20,
             end_token_ids=[2],
@@ -78,6 +70,7 @@ class Simulated(
             dtype="float32",
             device="cpu",
             max_draft_length=_MAX_DRAFT_LENGTH,
+            wire_version=WIRE_VERSION,
             weights_fingerprint="simulated",
             step_times=[model_pb2.StepTime(token_count=n, time=duration(self._verify_seconds)) for n in _PROFILED],
         )
@@ -85,7 +78,8 @@ class Simulated(
 
     async def GetTokenizer(self, request: Any, context: Any) -> AsyncIterator[model_pb2.GetTokenizerResponse]:
         for name, data in self._files.files.items():
-            yield model_pb2.GetTokenizerResponse(file_name=name, data=data)
+            digest = hashlib.sha256(data).hexdigest()
+            yield model_pb2.GetTokenizerResponse(file_name=name, data=data, sha256=digest)
 
     async def GetLoad(self, request: Any, context: Any) -> model_pb2.GetLoadResponse:
         return model_pb2.GetLoadResponse()
@@ -101,68 +95,84 @@ class Simulated(
             yield draft_pb2.ProposeResponse(results=[self._propose(item) for item in items])
 
     async def Run(self, request_iterator: Any, context: Any) -> AsyncIterator[verifier_pb2.RunResponse]:
-        """Continue all runs of the stream by a token a step."""
-        runs: dict[str, _Run] = {}
-        arrived = asyncio.Event()
-
-        async def read() -> None:
-            async for request in request_iterator:
-                for item in request.items:
-                    self._take(item, runs)
-                arrived.set()
-
-        reader = asyncio.create_task(read())
-        try:
+        """Continue all runs of the stream by a step at a time."""
+        runs: dict[str, HintedRun] = {}
+        async with _reading(request_iterator, partial(self._take_run, runs)) as arrived:
             while True:
-                stepping = [run for run in runs.values() if run.may_step]
+                began = time.monotonic()
+                able = [run for run in runs.values() if run.may_step]
+                holds = {run: run.held_until(began) for run in able}
+                stepping = [run for run in able if not holds[run]]
                 if not stepping:
-                    await arrived.wait()
-                    arrived.clear()
+                    await _next(arrived, min(holds.values(), default=math.inf) - began)
                     continue
                 await asyncio.sleep(self._verify_seconds)
-                results = [run.step(self._verify_seconds, len(stepping)) for run in stepping if run.may_step]
-                for run in stepping:
+                ended = time.monotonic()
+                stepped = [run for run in stepping if runs.get(run.item.handle) is run]
+                results = [run.step(began, ended, len(stepping)) for run in stepped]
+                for run in stepped:
                     if run.has_ended:
-                        runs.pop(run.item.handle, None)
-                yield verifier_pb2.RunResponse(results=results)
-        finally:
-            reader.cancel()
+                        del runs[run.item.handle]
+                if results:
+                    yield verifier_pb2.RunResponse(results=results)
 
-    def _take(self, item: verifier_pb2.RunItem, runs: dict[str, _Run]) -> None:
-        known = runs.get(item.handle)
+    def _take_run(self, runs: dict[str, HintedRun], item: verifier_pb2.RunItem) -> None:
         action = item.WhichOneof("action")
+        known = runs.get(item.handle)
         if action == "start":
-            if item.start.HasField("open"):
-                self._handles.setdefault(item.handle, _Handle())
-            handle = self._handles[item.handle]
-            handle.state(item.start.base_length, item.start.tail)
-            runs[item.handle] = _Run(item, handle)
+            runs[item.handle] = HintedRun(item, self._stated(item.handle, item.start))
         elif known is None or known.item.round != item.round:
             return
         elif action == "grant":
-            known.granted = max(known.granted, item.grant.granted_length)
+            known.grant(item.grant.granted_length)
+        elif action == "hint":
+            known.hint(item.hint)
         else:
             del runs[item.handle]
+
+    async def Draft(self, request_iterator: Any, context: Any) -> AsyncIterator[draft_pb2.DraftResponse]:
+        """Guess on for all sequences of the stream by a step at a time."""
+        guesses: dict[str, Guess] = {}
+        async with _reading(request_iterator, partial(self._take_guess, guesses)) as arrived:
+            while True:
+                due = [guess for guess in guesses.values() if guess.is_due]
+                if due:
+                    yield draft_pb2.DraftResponse(results=[guess.result() for guess in due])
+                working = [guess for guess in guesses.values() if guess.wanted > 0]
+                if not working:
+                    await _next(arrived, math.inf)
+                    continue
+                if self._step_seconds:
+                    await asyncio.sleep(self._step_seconds)
+                for guess in working:
+                    guess.extend(1 if self._step_seconds else guess.wanted)
+
+    def _take_guess(self, guesses: dict[str, Guess], item: draft_pb2.DraftItem) -> None:
+        action = item.WhichOneof("action")
+        known = guesses.get(item.handle)
+        if action == "start":
+            handle = self._stated(item.handle, item.start)
+            guesses[item.handle] = Guess(item, handle, self._agreement, self._step_seconds)
+        elif known is None or known.item.round != item.round:
+            return
+        elif action == "commit":
+            known.commit(item.commit)
+        else:
+            del guesses[item.handle]
+
+    def _stated(self, name: str, item: Any) -> Handle:
+        """Return a handle after what an item states."""
+        if item.HasField("open"):
+            self._handles.setdefault(name, Handle())
+        handle = self._handles[name]
+        handle.state(item.base_length, item.tail)
+        return handle
 
     def _verify(self, item: verifier_pb2.VerifyItem, batch: int) -> verifier_pb2.VerifyResult:
         if item.HasField("close"):
             self._handles.pop(item.handle, None)
             return verifier_pb2.VerifyResult(handle=item.handle, round=item.round)
-        if item.HasField("open"):
-            self._handles.setdefault(item.handle, _Handle())
-        handle = self._handles[item.handle]
-        handle.state(item.base_length, item.tail)
-        total, position = handle.sums[-1], len(handle.sums) - 1
-        accepted = 0
-        token = next_token(total, position, _PLAIN)
-        for proposed in item.proposal:
-            if proposed != token:
-                break
-            accepted += 1
-            total += token
-            position += 1
-            handle.sums.append(total)
-            token = next_token(total, position, _PLAIN)
+        chosen = self._stated(item.handle, item).choose(item.proposal)
         timing = model_pb2.ItemTiming(
             forward=duration(self._verify_seconds),
             total=duration(self._verify_seconds),
@@ -172,8 +182,8 @@ class Simulated(
         return verifier_pb2.VerifyResult(
             handle=item.handle,
             round=item.round,
-            accepted_count=accepted,
-            next_token=token,
+            accepted_count=len(chosen) - 1,
+            next_token=chosen[-1],
             prefilled_count=len(item.tail),
             timing=timing,
         )
@@ -182,81 +192,52 @@ class Simulated(
         if item.HasField("close"):
             self._handles.pop(item.handle, None)
             return draft_pb2.ProposeResult(handle=item.handle, round=item.round, final=True)
-        if item.HasField("open"):
-            self._handles.setdefault(item.handle, _Handle())
-        handle = self._handles[item.handle]
-        handle.state(item.base_length, item.tail)
-        total, position = handle.sums[-1], len(handle.sums) - 1
+        handle = self._stated(item.handle, item)
+        total, position = handle.sums[-1], handle.length
         tokens = []
         for _ in range(item.draft_length):
-            token = next_token(total, position, _PLAIN)
-            if ((total * 2654435761 + position * 40503) >> 7) % 100_003 / 100_003 >= self._agreement:
-                token = 3 + (token + 1) % (_PLAIN.vocabulary - 3)
-            tokens.append(token)
-            total += token
+            tokens.append(draft_token(total, position, self._agreement))
+            total += tokens[-1]
             position += 1
         seconds = duration(self._step_seconds * item.draft_length)
         return draft_pb2.ProposeResult(
             handle=item.handle,
             round=item.round,
-            branches=[draft_pb2.Branch(tokens=tokens)],
+            branches=[draft_pb2.Branch(tokens=tokens, logprobs=[-0.2] * len(tokens), margins=[1.0] * len(tokens))],
             final=True,
             timing=model_pb2.ItemTiming(forward=seconds, total=seconds, forward_count=item.draft_length),
         )
 
 
-class _Run:
-    """A run that goes on by a token a step."""
+@asynccontextmanager
+async def _reading(requests: Any, take: Callable[[Any], None]) -> AsyncIterator[asyncio.Event]:
+    """Take each item as it arrives. The event is set whenever some have."""
+    arrived = asyncio.Event()
 
-    def __init__(self, item: verifier_pb2.RunItem, handle: _Handle) -> None:
-        self.item, self._handle = item, handle
-        self.granted = item.start.granted_length
-        self._length = item.start.base_length + len(item.start.tail)
-        self._token: int | None = None
+    async def read() -> None:
+        async for request in requests:
+            for item in request.items:
+                take(item)
+            arrived.set()
 
-    @property
-    def has_ended(self) -> bool:
-        """True at the run's length."""
-        return self._length >= self.item.start.until_length
+    reader = asyncio.create_task(read())
+    try:
+        yield arrived
+    finally:
+        reader.cancel()
 
-    @property
-    def may_step(self) -> bool:
-        """True below the granted length."""
-        return self._length < min(self.granted, self.item.start.until_length)
 
-    def step(self, seconds: float, batch: int) -> verifier_pb2.RunResult:
-        """Choose a token in a step of ``batch`` runs."""
-        if self._token is not None:
-            self._handle.state(self._length - 1, [self._token])
-        is_first, sums = self._token is None, self._handle.sums
-        self._token = next_token(sums[-1], len(sums) - 1, _PLAIN)
-        self._length += 1
-        return verifier_pb2.RunResult(
-            handle=self.item.handle,
-            round=self.item.round,
-            position=self._length - 1,
-            tokens=[self._token],
-            steps=[verifier_pb2.RunStep(token_count=1, forward=duration(seconds))],
-            prefilled_count=len(self.item.start.tail) if is_first else 0,
-            end=verifier_pb2.RUN_END_UNTIL if self.has_ended else verifier_pb2.RUN_END_UNSPECIFIED,
-            timing=model_pb2.ItemTiming(
-                forward=duration(seconds), total=duration(seconds), forward_count=1, step_token_count=batch
-            ),
-        )
+async def _next(arrived: asyncio.Event, seconds: float) -> None:
+    """Wait until more has arrived, for so many seconds at most."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(arrived.wait(), None if seconds == math.inf else seconds)
+    arrived.clear()
 
 
 async def _batches(requests: Any, seconds: float) -> AsyncIterator[list[Any]]:
     """Yield all items that arrived while the last batch took its time."""
     waiting: list[Any] = []
-    arrived = asyncio.Event()
-
-    async def read() -> None:
-        async for request in requests:
-            waiting.extend(request.items)
-            arrived.set()
-
-    reader = asyncio.create_task(read())
-    try:
+    async with _reading(requests, waiting.append) as arrived:
         while True:
             await arrived.wait()
             arrived.clear()
@@ -266,8 +247,6 @@ async def _batches(requests: Any, seconds: float) -> AsyncIterator[list[Any]]:
                 await asyncio.sleep(seconds)
             if items:
                 yield items
-    finally:
-        reader.cancel()
 
 
 async def _serve(options: argparse.Namespace) -> None:
