@@ -299,10 +299,11 @@ class ModelThread:
         """End the jobs that no caller waits for any more, and let the others catch up."""
         ended: list[Ended] = []
         for job in self._tree.jobs:
-            job.catch_up()
             if job.overtaken:
                 ended += self._tree.drop_job(job, self._why_dropped(job))
-            elif job.withdrawn:
+                continue
+            job.catch_up()
+            if job.withdrawn:
                 ended += self._tree.drop_job(job, None)
         return ended
 

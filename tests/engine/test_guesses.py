@@ -400,6 +400,20 @@ async def test_a_newer_start_ends_guesses_that_come_to_rest() -> None:
         await newer.until_said(MOST_TOKENS)
 
 
+async def test_a_late_commit_leaves_the_tokens_of_a_newer_start() -> None:
+    async with guessing(prompt_of(1, 40)) as (it, ear):
+        it.backend.may_compute = gate = Gate()
+        ear.start()
+        await asyncio.to_thread(gate.reached.wait, 30)
+        newer = Ear(it, ear.worth, "a", [*ear.committed, *said(ear.committed, 43)])
+        ear.commit([3, 4, 5, 6])
+        newer.start()
+        gate.set()
+        with pytest.raises(StaleRoundError):
+            await asyncio.wait_for(ear.over, 30)
+        await newer.until_said(MOST_TOKENS)
+
+
 async def test_a_tail_after_kept_tokens_is_read_alone() -> None:
     async with guessing(prompt_of(1, 40)) as (it, ear):
         ear.start()
