@@ -101,6 +101,7 @@ def _steps_of(result: verifier_pb2.RunResult, timing: PeerTiming) -> tuple[Step,
         weights = [step.token_count for step in result.steps]
     held = [seconds(step.held) for step in result.steps]
     left = timing._replace(
+        queue=max(0.0, timing.queue - sum(held)),
         total=max(timing.forward, timing.total - sum(held)),
         round_trip=max(timing.forward, timing.round_trip - sum(held)),
     )

@@ -106,9 +106,11 @@ def test_steps_share_the_whole_interval_of_their_part(
 ) -> None:
     forward, held = (sum(getattr(step, name).ToNanoseconds() / 1e9 for step in steps) for name in ("forward", "held"))
     total = queue + forward + held
-    part = part_of(result(*steps, forward=forward, queue=queue, total=total), 10.0, 10.0 + total + network)
+    told = result(*steps, forward=forward, queue=queue + held, total=total)
+    part = part_of(told, 10.0, 10.0 + total + network)
     timings = [step.timing for step in part.steps]
     assert sum(timing.forward for timing in timings) == pytest.approx(forward, abs=1e-6)
+    assert sum(timing.queue for timing in timings) == pytest.approx(queue, abs=1e-6)
     assert sum(timing.total for timing in timings) + held == pytest.approx(total, abs=1e-6)
     assert sum(timing.round_trip for timing in timings) + held == pytest.approx(total + network, abs=1e-6)
     assert all(timing.forward <= timing.total + 1e-6 <= timing.round_trip + 2e-6 for timing in timings)
