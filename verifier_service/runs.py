@@ -204,7 +204,7 @@ class _RunListener:
             _add_step(result, step)
         if self._is_first and choices:
             self._is_first = False
-            result.prefilled_count = job.read_count
+            result.prefilled_count = job.prefilled_count
             result.tail_logprobs.extend(map(logprobs_message, job.tail_logprobs))
         return result
 

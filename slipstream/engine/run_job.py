@@ -98,9 +98,6 @@ class RunJob(ContinuingJob):
         self.withdrawn = False
         self.tokens: array[int] = array("q")
         """All tokens of the sequence, the last choice included. Set when the job begins."""
-        self.read_count = 0
-        """Tail tokens that went through a forward before the first choice."""
-        self._tail_count = len(statement.tail)
         self._choices_to_tell: list[Choice] = []
         self._has_begun_choosing = False
         self._takes_several = rule.structure is None and logprobs is None and not rule.draws_ratios
@@ -140,7 +137,9 @@ class RunJob(ContinuingJob):
         self.withdrawn = True
 
     def begin(self, cache: SequenceCache, context_length: int, vocabulary_size: int) -> None:
+        read = self.prefilled_count
         super().begin(cache, context_length, vocabulary_size)
+        self.prefilled_count = read or self.prefilled_count  # of the caller's tail: the job may begin again
         if not self.tokens:
             self.tokens = self.sequence.tokens[: self.statement.base_length]
             self.tokens.extend(self.statement.tail)
@@ -203,7 +202,6 @@ class RunJob(ContinuingJob):
             raise choices[0].fault
         if not self._has_begun_choosing:
             self._has_begun_choosing = True
-            self.read_count = min(self.prefilled_count, self._tail_count)  # it may have begun twice
         hint, before = self._hint, self.length
         accepted = accepted_count(hint, [choice.token for choice in choices])
         for choice in choices[: accepted + 1]:

@@ -93,6 +93,7 @@ class Ear:
         self.tokens: list[int] = []
         self.over: asyncio.Future[RunEnd | None] = asyncio.get_running_loop().create_future()
         self.was_repeated = False
+        self.prefilled_count = 0
         self._heard = asyncio.Event()
 
     def parts_done(self, parts: list[Job]) -> None:
@@ -109,6 +110,7 @@ class Ear:
     def done(self, job: RunJob) -> None:
         self.parts_done([job])
         assert job.length == len(self.prompt) + len(self.tokens)
+        self.prefilled_count = job.prefilled_count
         self.over.set_result(job.end)
 
     def failed(self, error: Exception) -> None:
@@ -435,6 +437,18 @@ async def test_a_paused_run_reads_its_text_again_if_another_one_took_its_pages()
         it.grant("a", 300)
         assert await paused.end() is RunEnd.UNTIL
         paused.check_times()
+
+
+async def test_what_a_run_has_read_of_its_tail_is_told_however_often_it_begins_again() -> None:
+    async with bench(page_count=20) as it:
+        ears = [it.start(name, prompt_of(seed, 100), 300, 160) for seed, name in enumerate("ab")]
+        for ear in ears:
+            await ear.until_told(60)
+        await it.quiet()
+        for name, ear in zip("ab", ears, strict=True):
+            it.grant(name, 300)
+            assert await ear.end() is RunEnd.UNTIL
+            assert ear.prefilled_count == 100
 
 
 async def test_two_runs_with_pages_for_one_and_a_half_do_not_take_turns_at_reading() -> None:
