@@ -91,5 +91,7 @@ def _peer(peer: PeerStatus) -> status_pb2.PeerStatus:
             held_page_count=load.held_page_count,
             cached_page_count=load.cached_page_count,
             step_count=load.step_count,
+            paused_count=load.paused_count,
+            sat_out_count=load.sat_out_count,
         ),
     )

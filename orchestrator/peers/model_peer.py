@@ -53,6 +53,8 @@ class PeerLoad:
     held_page_count: int
     cached_page_count: int
     step_count: int
+    paused_count: int
+    sat_out_count: int
     unfinished_count: int | None
     """Items that are not answered yet; None if the service does not count them."""
 

@@ -202,7 +202,9 @@ class EngineHost(Generic[JobT]):
     @property
     def load(self) -> Load:
         """The current load."""
-        return replace(self._thread.load, unfinished_count=len(self._asked) + self._compiling_count)
+        paused = sum(not last.answered and last.job not in self._asked for last in [*self._rounds.values()])
+        unfinished = len(self._asked) + self._compiling_count
+        return replace(self._thread.load, paused_count=paused, unfinished_count=unfinished)
 
     def open_handle(self, handle: str, lease_seconds: float | None, owner: str = "") -> None:
         """Open a handle under a name that the caller chooses, unless it is open already.

@@ -170,6 +170,11 @@ class Job:
         return self.timing.arrived
 
     @property
+    def root(self) -> Job:
+        """The job of the whole item: this one, or the one that it continues over a fork."""
+        return self if self.parent is None else self.parent
+
+    @property
     def overtaken(self) -> bool:
         """True if no caller waits for the answer, because the sequence was restated or closed."""
         return self._overtaken or (self.parent is not None and self.parent.overtaken)

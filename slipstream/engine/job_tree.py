@@ -66,7 +66,7 @@ class JobTree:
         return self._number(job) < self._number(other)
 
     def _number(self, job: Job) -> int:
-        return self._numbers[job if job.parent is None else job.parent]
+        return self._numbers[job.root]
 
     def rotate(self, served: Set[Job]) -> None:
         """Put the rounds and runs that were in a step behind those that found no place in it. A

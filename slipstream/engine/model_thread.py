@@ -39,6 +39,7 @@ from slipstream.engine.schedule import BatchLimits, Want, schedule
 from slipstream.engine.sequence import Sequence
 from slipstream.engine.step_clock import StepClock
 from slipstream.engine.step_note import OnStep
+from slipstream.engine.step_waits import StepWaits
 from slipstream.hashed import hashed
 from slipstream.step_times import StepTimes
 
@@ -89,6 +90,7 @@ class ModelThread:
         """Guards the set of unfinished jobs."""
         self._stopping = False
         self._open_sequences = OpenSequences()
+        self._waits = StepWaits()
         self._thread = threading.Thread(target=self._run, name="model", daemon=True)
 
     def start(self) -> Engine:
@@ -101,12 +103,12 @@ class ModelThread:
     def load(self) -> Load:
         """Jobs, sequences and pages as they are now. Any thread may read it: it only reads
         lengths."""
-        engine, active = self.engine, self._tree.jobs
-        counts = engine.pool.counts()
-        waiting = sum(job.timing.started is None for job in active)
+        engine, items = self.engine, {job.root for job in self._tree.jobs}
+        counts, waits = engine.pool.counts(), self._waits.summary(items)
         return Load(
-            running_count=len(active) - waiting,
-            waiting_count=waiting,
+            running_count=len(items) - waits.count,
+            waiting_count=waits.count,
+            waits=waits,
             sequence_count=len(self._open_sequences),
             page_count=counts.total,
             free_page_count=counts.free,
@@ -344,6 +346,7 @@ class ModelThread:
                 ended += self._tree.drop_job(job, error)
             return ended
         step_count = self.engine.step_count - steps_before
+        self._waits.end_step(time.monotonic() - started, step_count)
         self._clock.record_step_time(batch, started, step_count)
         self._record_rows(batch, started, step_count)
         self._tree.rotate({job for job, _ in batch})
@@ -376,6 +379,7 @@ class ModelThread:
             except Exception as error:
                 self.engine.discard(job.sequence)  # it has tokens that no forward will compute
                 ended += self._tree.drop_job(job, error)
+        self._waits.begin_step(active, counts, [job for job, _ in batch], self._tree)
         if not batch and starved is not None and starved in self._tree.active:
             pages = self.engine.pool.page_count
             ended += self._tree.drop_job(starved, OutOfPagesError("all KV pages are in use", page_count=pages))
@@ -447,8 +451,7 @@ class ModelThread:
             self.engine.cache.truncate(job.sequence, settled)
 
     def _why_dropped(self, job: Job) -> Exception:
-        root = job if job.parent is None else job.parent
-        if root.sequence in self._open_sequences:
+        if job.root.sequence in self._open_sequences:
             return StaleRoundError("overtaken by a newer round")
         return UnknownHandleError("this handle was closed while its round ran")
 

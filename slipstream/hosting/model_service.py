@@ -95,7 +95,7 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
     async def GetLoad(self, request: model_pb2.GetLoadRequest, context: Context) -> model_pb2.GetLoadResponse:
         load = self._host.load
         return model_pb2.GetLoadResponse(
-            load=model_pb2.Load(**{name: getattr(load, name) for name in load.__dataclass_fields__})
+            load=model_pb2.Load(**{name: getattr(load, name) for name in model_pb2.Load.DESCRIPTOR.fields_by_name})
         )
 
 

@@ -102,7 +102,7 @@ class ProcessStatus(_message.Message):
 
     @_builtins.property
     def verifier_idle(self) -> _duration_pb2.Duration:
-        """Sum of the times in which sessions gave their verifier nothing to do."""
+        """Sum of the times in which verifiers waited for sessions' hints, or for their next requests."""
 
     @_builtins.property
     def draft_wait(self) -> _duration_pb2.Duration:
@@ -250,10 +250,12 @@ class PeerLoad(_message.Message):
     HELD_PAGE_COUNT_FIELD_NUMBER: _builtins.int
     CACHED_PAGE_COUNT_FIELD_NUMBER: _builtins.int
     STEP_COUNT_FIELD_NUMBER: _builtins.int
+    PAUSED_COUNT_FIELD_NUMBER: _builtins.int
+    SAT_OUT_COUNT_FIELD_NUMBER: _builtins.int
     running_count: _builtins.int
-    """Items in work."""
+    """Items in work that took part in the last step, or that wait for a hint."""
     waiting_count: _builtins.int
-    """Items that wait for their first forward."""
+    """Items that were ready and had no part in the last step, or that have not begun."""
     sequence_count: _builtins.int
     """Open handles."""
     page_count: _builtins.int
@@ -264,6 +266,10 @@ class PeerLoad(_message.Message):
     """Pages kept for prefix reuse."""
     step_count: _builtins.int
     """Forwards since it began."""
+    paused_count: _builtins.int
+    """Items that wait for the orchestrator: for leave to go on, or for committed tokens."""
+    sat_out_count: _builtins.int
+    """Steps since it began that items sat out although they were ready, summed over items."""
     def __init__(
         self,
         *,
@@ -274,10 +280,12 @@ class PeerLoad(_message.Message):
         held_page_count: _builtins.int = ...,
         cached_page_count: _builtins.int = ...,
         step_count: _builtins.int = ...,
+        paused_count: _builtins.int = ...,
+        sat_out_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_page_count", b"cached_page_count", "held_page_count", b"held_page_count", "page_count", b"page_count", "running_count", b"running_count", "sequence_count", b"sequence_count", "step_count", b"step_count", "waiting_count", b"waiting_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_page_count", b"cached_page_count", "held_page_count", b"held_page_count", "page_count", b"page_count", "paused_count", b"paused_count", "running_count", b"running_count", "sat_out_count", b"sat_out_count", "sequence_count", b"sequence_count", "step_count", b"step_count", "waiting_count", b"waiting_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -468,10 +468,12 @@ class Load(_message.Message):
     STEP_COUNT_FIELD_NUMBER: _builtins.int
     PREEMPTED_COUNT_FIELD_NUMBER: _builtins.int
     UNFINISHED_COUNT_FIELD_NUMBER: _builtins.int
+    PAUSED_COUNT_FIELD_NUMBER: _builtins.int
+    SAT_OUT_COUNT_FIELD_NUMBER: _builtins.int
     running_count: _builtins.int
-    """Items in work."""
+    """Items in work that took part in the last step, or that wait for a hint."""
     waiting_count: _builtins.int
-    """Items waiting for their first forward."""
+    """Items that were ready and had no part in the last step, or that have not begun."""
     sequence_count: _builtins.int
     """Open sequences."""
     page_count: _builtins.int
@@ -489,11 +491,15 @@ class Load(_message.Message):
     step_count: _builtins.int
     """Forwards since start."""
     preempted_count: _builtins.int
-    """Idle sequences whose pages were taken for others, since start."""
+    """Times that a sequence lost its pages to others, since start."""
     unfinished_count: _builtins.int
     """Items that have arrived and have no answer yet: those in work, those that wait, and those whose
     structure is being compiled. Unset by services that do not count them.
     """
+    paused_count: _builtins.int
+    """Runs and guesses that wait for their caller: for a grant, or for a commit."""
+    sat_out_count: _builtins.int
+    """Steps since start that items sat out although they were ready, summed over items."""
     def __init__(
         self,
         *,
@@ -509,10 +515,12 @@ class Load(_message.Message):
         step_count: _builtins.int = ...,
         preempted_count: _builtins.int = ...,
         unfinished_count: _builtins.int | None = ...,
+        paused_count: _builtins.int = ...,
+        sat_out_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_unfinished_count", b"_unfinished_count", "unfinished_count", b"unfinished_count"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_unfinished_count", b"_unfinished_count", "cached_page_count", b"cached_page_count", "free_page_count", b"free_page_count", "held_page_count", b"held_page_count", "kv_byte_count", b"kv_byte_count", "page_count", b"page_count", "page_size", b"page_size", "preempted_count", b"preempted_count", "running_count", b"running_count", "sequence_count", b"sequence_count", "step_count", b"step_count", "unfinished_count", b"unfinished_count", "waiting_count", b"waiting_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_unfinished_count", b"_unfinished_count", "cached_page_count", b"cached_page_count", "free_page_count", b"free_page_count", "held_page_count", b"held_page_count", "kv_byte_count", b"kv_byte_count", "page_count", b"page_count", "page_size", b"page_size", "paused_count", b"paused_count", "preempted_count", b"preempted_count", "running_count", b"running_count", "sat_out_count", b"sat_out_count", "sequence_count", b"sequence_count", "step_count", b"step_count", "unfinished_count", b"unfinished_count", "waiting_count", b"waiting_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__unfinished_count: _TypeAlias = _typing.Literal["unfinished_count"]  # noqa: Y015
     _WhichOneofArgType__unfinished_count: _TypeAlias = _typing.Literal["_unfinished_count", b"_unfinished_count"]  # noqa: Y015
