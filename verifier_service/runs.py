@@ -202,6 +202,7 @@ class _RunListener:
         set_timing(result.timing, sum_times([part.timing for part in parts]))
         for step in merged([step for part in parts for step in part.steps]):
             _add_step(result, step)
+            self.telemetry.held_seconds += step.held
         if self._is_first and choices:
             self._is_first = False
             result.prefilled_count = job.prefilled_count

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from slipstream.engine.host import EngineHost
@@ -37,6 +37,12 @@ def readings(
     )
     yield reading(instruments.REQUESTS_RUNNING, load.running_count)
     yield reading(instruments.REQUESTS_WAITING, load.waiting_count)
+    waits = load.waits
+    yield reading(instruments.WAITING_BY_REASON, _by_reason(waits.counts))
+    yield reading(instruments.PAUSED, load.paused_count)
+    yield reading(instruments.SAT_OUT_STEPS, _by_reason(waits.step_counts))
+    yield reading(instruments.WAITING_TIME, _by_reason({**waits.seconds, "hint": telemetry.held_seconds}))
+    yield reading(instruments.OLDEST_WAIT, waits.oldest)
     yield reading(instruments.SEQUENCES, load.sequence_count)
     yield reading(instruments.KV_USAGE, load.held_page_count / usable)
     yield reading(
@@ -56,3 +62,7 @@ def readings(
     yield reading(instruments.ITEMS, {(outcome,): count for outcome, count in dict(telemetry.items).items()})
     yield reading(instruments.PREFIX_CACHE_QUERIES, telemetry.prefix_queries)
     yield reading(instruments.PREFIX_CACHE_HITS, telemetry.prefix_hits)
+
+
+def _by_reason(values: Mapping[str, float]) -> dict[tuple[str, ...], float]:
+    return {(reason,): value for reason, value in values.items()}

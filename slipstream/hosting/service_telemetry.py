@@ -46,6 +46,8 @@ class ServiceTelemetry:
         self.step_tokens = Distribution(instruments.STEP_TOKENS.bounds)
         self.step_items = Distribution(instruments.STEP_ITEMS.bounds)
         self.step_time = Distribution(instruments.STEP_TIME.bounds)
+        self.held_seconds = 0.0
+        """Seconds for which runs waited for hints."""
         self.prefix_queries = 0
         self.prefix_hits = 0
         self._epoch_ns = time.time_ns() - time.monotonic_ns()

@@ -170,12 +170,16 @@ PEER_FAULTS = _counter(
 SESSIONS_EXPIRED = _counter("sessions_expired", "sessions", "Sessions that expired after being idle.")
 SPANS_FOLDED = _counter("rounds_not_traced", "rounds", "Rounds of traced turns that have no span of their own.")
 
-REQUESTS_RUNNING = _gauge("num_requests_running", "requests", "Running turns; in a model service, running items.")
+REQUESTS_RUNNING = _gauge(
+    "num_requests_running",
+    "requests",
+    "Running turns; in a model service, items that took part in the last step or wait for a hint.",
+)
 REQUESTS_WAITING = _gauge(
     "num_requests_waiting",
     "requests",
-    "Turns that wait for an admission permit and messages that wait in their chat; in a model service, items that wait for "
-    "their first forward.",
+    "Turns that wait for an admission permit and messages that wait in their chat; in a model service, items that were "
+    "ready and had no part in the last step, or that have not begun.",
 )
 TURN_PLACES = _gauge("num_turn_places", "turns", "Admission permits: turns that may run at once.")
 TURN_PLACES_SET_BY = _gauge(
@@ -240,7 +244,11 @@ VERIFY_TIME = _histogram("verify_seconds", "s", "Time of a verification's forwar
 DRAFT_TIME = _histogram("draft_seconds", "s", "Time of a draft request's forwards, by the draft's clock.", _STEPS)
 DRAFT_WAIT = _histogram("draft_wait_seconds", "s", "Time that a round waited for its proposal.", _STEPS)
 QUEUE_TIME = _histogram(
-    "queue_seconds", "s", "Time from an item's arrival at a peer to its first forward.", _STEPS, "peer"
+    "queue_seconds",
+    "s",
+    "Time of a round at a peer outside its forwards: for a place in a step, for KV pages, or before the first forward.",
+    _STEPS,
+    "peer",
 )
 NETWORK_TIME = _histogram(
     "network_seconds", "s", "Time of a request beyond what the peer itself reports.", _STEPS, "peer"
@@ -248,7 +256,8 @@ NETWORK_TIME = _histogram(
 VERIFIER_IDLE = _histogram(
     "verifier_idle_seconds",
     "s",
-    "Time that the verifier had no work for the session, from its last answer to this round's request.",
+    "Time of a round in which the verifier had nothing to do for the session: its run waited for a hint, or the next "
+    "request of the ratio test was on its way.",
     _STEPS,
 )
 WINDOW_ACCEPTANCE = _histogram(
@@ -269,12 +278,40 @@ STEPS = _counter("engine_steps", "steps", "Forwards of the engine.")
 STEP_TOKENS = _histogram("step_tokens", "tokens", "Tokens of a forward, over all sequences.", _COUNTS)
 STEP_ITEMS = _histogram("step_items", "items", "Items that took part in a forward.", _COUNTS)
 STEP_TIME = _histogram("step_seconds", "s", "Time of a forward, with the choice of tokens.", _STEPS)
-ITEM_QUEUE_TIME = _histogram("item_queue_seconds", "s", "Time from an item's arrival to its first forward.", _STEPS)
+WAITING_BY_REASON = _gauge(
+    "num_requests_waiting_by_reason",
+    "requests",
+    "Items of num_requests_waiting by what they wait for: a place in a step that is full, KV pages, or their first step.",
+    "reason",
+)
+PAUSED = _gauge("num_requests_paused", "requests", "Runs and guesses that wait for their caller: a grant or a commit.")
+SAT_OUT_STEPS = _counter(
+    "sat_out_steps",
+    "steps",
+    "Steps that items sat out although they were ready, summed over items, by what they lacked: a place, or KV pages.",
+    "reason",
+)
+WAITING_TIME = _counter(
+    "item_waiting_seconds",
+    "s",
+    "Seconds that items waited, summed over items, by what they waited for: a place in a step, KV pages, or a hint. "
+    "Its rate is the mean number of items that wait.",
+    "reason",
+)
+OLDEST_WAIT = _gauge(
+    "oldest_wait_seconds", "s", "Time for which the item that has waited longest has sat out steps; 0 if none does."
+)
+ITEM_QUEUE_TIME = _histogram(
+    "item_queue_seconds",
+    "s",
+    "Time from an item's arrival to its first forward. A run has one such time, however long it goes on.",
+    _STEPS,
+)
 ITEMS = _counter("items", "items", "Items answered, by outcome: ok, or the reason of the error.", "outcome")
 PREEMPTIONS = _counter(
     "num_preemptions",
     "sequences",
-    "Idle sequences that lost their KV pages to other sequences. Their KV is computed again when they continue.",
+    "Sequences that lost their KV pages to other sequences. Their KV is computed again when they continue.",
 )
 
 ASYNCIO_TASKS = _gauge(
@@ -347,6 +384,11 @@ OF_A_MODEL_SERVICE = (
     STEP_TOKENS,
     STEP_ITEMS,
     STEP_TIME,
+    WAITING_BY_REASON,
+    PAUSED,
+    SAT_OUT_STEPS,
+    WAITING_TIME,
+    OLDEST_WAIT,
     ITEM_QUEUE_TIME,
     ITEMS,
     PREEMPTIONS,

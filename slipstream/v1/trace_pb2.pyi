@@ -229,8 +229,8 @@ class RoundTrace(_message.Message):
 
     @_builtins.property
     def verifier_idle(self) -> _duration_pb2.Duration:
-        """Time before this round's verification in which the session gave the verifier nothing to do, the
-        way there and back included.
+        """Time of the round in which the verifier had nothing to do for the session: its run waited for a
+        hint, or the next request of the ratio test was on its way.
         """
 
     @_builtins.property
@@ -344,7 +344,7 @@ class ExchangeTrace(_message.Message):
 
     @_builtins.property
     def queue(self) -> _duration_pb2.Duration:
-        """On the peer's clock: from its arrival to its first forward."""
+        """On the peer's clock: outside its forwards, as for a place in a step."""
 
     @_builtins.property
     def forward(self) -> _duration_pb2.Duration:

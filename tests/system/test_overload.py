@@ -12,13 +12,14 @@ from dataclasses import replace
 import grpc
 import pytest
 
-from slipstream.cli.local import LocalServices, PairSettings
+from slipstream.cli.local import LocalServices, PairSettings, free_address
 from slipstream.client import AsyncClient, Settings
 from slipstream.errors import Code
 from slipstream.rpc.status import PeerError
 from slipstream.v1 import orchestrator_pb2 as pb
 from slipstream.v1 import orchestrator_pb2_grpc
 from tests.system.conftest import paper_tokens
+from tests.system.test_tracing import metrics_of
 from tests.system.test_turns import Commands, reason_of
 
 SLOW = PairSettings(
@@ -103,6 +104,49 @@ def test_a_queued_message_can_be_cancelled_and_does_not_delay_a_drain() -> None:
             next(late)
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         assert chat.until("finished").turn.finished.usage.generated_token_count == 400, "what ran may end"
+
+
+async def test_a_verifier_with_more_runs_than_rows_shows_that_they_wait_though_all_have_begun() -> None:
+    """Until runs came, an item waited for its first forward or not at all."""
+    metrics, length = free_address(), 200
+    crowded = PairSettings(
+        target="arithmetic:ends=0&forward_ms=5",
+        draft="",
+        target_flags=["--max-step-tokens", "8", "--metrics-address", metrics],
+        orchestrator_flags=["--max-running-turns", "24"],
+    )
+    answer = Settings(temperature=0, max_token_count=length, draft_length=0)
+    by_reason = "slipstream_num_requests_waiting_by_reason"
+    with LocalServices(crowded) as local:
+        async with AsyncClient(local.orchestrator_address) as client:
+
+            async def one() -> list[int]:
+                async with await client.generate(PROMPT, answer) as reply:
+                    return [token async for delta in reply.deltas() for token in delta.token_ids]
+
+            turns = asyncio.gather(*(one() for _ in range(24)))
+            while (seen := await asyncio.to_thread(metrics_of, metrics))[by_reason] != {
+                ("place",): 16,
+                ("pages",): 0,
+                ("step",): 0,  # all have had their first forward
+            }:
+                assert not turns.done(), seen[by_reason]
+                await asyncio.sleep(0.02)
+            assert seen["slipstream_num_requests_waiting"] == {(): 16}
+            assert seen["slipstream_num_requests_running"] == {(): 8}
+            status = await client.status()
+            (verifier,) = status.processes[0].peers
+            assert verifier.load.waiting_count > 0 and verifier.load.sat_out_count > 0
+            assert await turns == [paper_tokens(PROMPT, length)] * 24
+        after = await asyncio.to_thread(metrics_of, metrics)
+    sat_out, waited = (
+        [read[name][("place",)] for read in (seen, after)]
+        for name in ("slipstream_sat_out_steps_total", "slipstream_item_waiting_seconds_total")
+    )
+    assert sat_out[0] < sat_out[1] and sat_out[1] > 12 * length, "two of three steps, of 24 runs"
+    assert 0 < waited[0] < waited[1]
+    assert after["slipstream_item_queue_seconds_count"] == {(): 24}, "an item has one such time"
+    assert after["slipstream_oldest_wait_seconds"] == {(): 0}
 
 
 def wait_until(happened: Callable[[], bool]) -> None:

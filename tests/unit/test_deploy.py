@@ -124,13 +124,13 @@ def test_the_images_have_every_extra_that_serves() -> None:
     assert all("llamacpp" in extras for extras in installed if "torch" in extras)
 
 
-def test_the_autoscaler_reads_what_the_adapter_shows_and_only_metrics_that_an_orchestrator_has() -> None:
+def test_the_autoscaler_reads_what_the_adapter_shows_and_only_metrics_that_there_are() -> None:
     folder = deploy.DEPLOY / "kubernetes" / "components" / "autoscaling"
     scaler = yaml.safe_load((folder / "verifier.yaml").read_text())
     wanted = {metric["external"]["metric"]["name"] for metric in scaler["spec"]["metrics"]}
     rules = yaml.safe_load((folder / "prometheus-adapter.yaml").read_text())["rules"]["external"]
     assert wanted == {rule["name"]["as"] for rule in rules}
-    known = {each.exposed_name for each in instruments.OF_THE_ORCHESTRATOR}
+    known = {each.exposed_name for each in (*instruments.OF_THE_ORCHESTRATOR, *instruments.OF_A_MODEL_SERVICE)}
     asked = {
         name for rule in rules for name in re.findall(r"slipstream_\w+", rule["seriesQuery"] + rule["metricsQuery"])
     }
