@@ -50,10 +50,13 @@ class DraftWorth:
         self._times = times
         self.step_seconds = times.seconds(1)
         """Expected seconds of a step like the last one."""
+        self.row_seconds = self.step_seconds
+        """One guess's share of them."""
 
     def record_step(self, row_count: int) -> None:
         """Record that a step of ``row_count`` rows ended. The model thread calls it."""
         self.step_seconds = self._times.seconds(row_count)
+        self.row_seconds = self.step_seconds / row_count
         with self.lock:
             self.probes.record_step(time.monotonic())
 
@@ -266,7 +269,7 @@ class GuessJob(ContinuingJob):
         """Return how many more tokens are expected to be worth their steps; one if it is time to
         see whether the draft has recovered."""
         worth, step_seconds = self._worth, self._worth.step_seconds
-        least = max(LEAST_SURVIVAL, least_survival(self._text.price, step_seconds))
+        least = max(LEAST_SURVIVAL, least_survival(self._text.price, worth.row_seconds))
         found = self._horizon.to_continue(least)
         if not found:
             is_probed = self._horizon.to_probe() is not None

@@ -20,8 +20,9 @@ from orchestrator.peers.model_info import ModelInfo
 from orchestrator.peers.run_parts import Part
 from orchestrator.peers.sequence import REASONS_TO_RESTATE
 from orchestrator.proposers.pace import Pace
-from orchestrator.proposers.paying import REST, Paying
+from orchestrator.proposers.paying import Paying
 from orchestrator.proposers.proposer import Figures, HintSink, Proposer
+from orchestrator.proposers.trials import Trials
 from orchestrator.rounds.draft_request import SessionDrafting
 from orchestrator.rounds.drafting import DraftSide
 from orchestrator.rounds.drafts import Drafts
@@ -57,8 +58,12 @@ class DraftProposer(Proposer):
         self._drafts, self._drafting, self._session_id = drafts, drafting, session_id
         self._paying, self._pace = Paying(), Pace()
         self._side: DraftSide | None = None
-        self._plain_rate = 0.0
-        """Tokens that the target chooses a second without hints, on shared processors; else 0."""
+        self._trials: Trials | None = None
+        """Trials of adaptive turns on processors that draft and target share."""
+        self._is_shared = False
+        """True if the draft computes on the target's processors."""
+        self._has_part = False
+        """True once the run has brought a part."""
         self._vocabulary_size = 0
         self._sink: HintSink | None = None
         """The run that gets the hints; None while there is none."""
@@ -67,6 +72,8 @@ class DraftProposer(Proposer):
         self._terms: RoundTerms | None = None
         self._run: DraftRun | None = None
         self._handle = ""
+        self._told_length = 0
+        """Committed tokens that the draft was told of."""
         self._restatements = 0
         self._is_left = False
         """True if the draft is left alone until the next run."""
@@ -78,7 +85,7 @@ class DraftProposer(Proposer):
     @property
     def rests(self) -> bool:
         """True while the draft makes no hints because they do not pay."""
-        return self._paying.is_off
+        return self._paying.is_off or (self._trials is not None and not self._trials.pays)
 
     def prepare(self, terms: RoundTerms, verifier: ModelInfo) -> float | None:
         """Find the session's draft."""
@@ -88,17 +95,22 @@ class DraftProposer(Proposer):
         if self._side is None or (draft := self._side.info) is None:
             return None
         self._vocabulary_size = verifier.vocabulary_size
-        step_seconds = verifier.step_times[0][1] if verifier.step_times else 0.0
-        is_shared = draft.processors.are_short_beside(verifier.processors)
-        self._plain_rate = 1 / step_seconds if is_shared and step_seconds else 0.0
+        self._is_shared = draft.processors.are_short_beside(verifier.processors)
+        self._trials = None
         if terms.speculation.draft_length is not None:
             return min(_LONGEST_FIXED_HOLD, self._side.deadline_seconds)
-        return min(_LONGEST_HOLD, step_seconds) if self._plain_rate else None
+        if not self._is_shared:
+            return None
+        self._trials = self._side.shared.trials_at(terms.rule.temperature)
+        return _LONGEST_HOLD
 
     def begin(self, tokens: Sequence[int], until_length: int, terms: RoundTerms, sink: HintSink) -> None:
         """Let the draft guess past the committed ``tokens``."""
         self._tokens, self._until_length, self._terms, self._sink = list(tokens), until_length, terms, sink
         self._restatements, self._is_left, self._hinted_length = 0, False, len(tokens)
+        self._has_part = False
+        if self._side is not None:
+            self._side.shared.run_count += 1
         self._start()
 
     def committed(self, position: int, part: Part) -> None:
@@ -113,12 +125,15 @@ class DraftProposer(Proposer):
             self._start()
         elif self._is_silent(run, self._side):
             self._give_up(self._side)
-        else:
-            run.commit(position, part.tokens, self._price)
+        elif self._may_guess:
+            run.commit(self._told_length, self._tokens[self._told_length :], self._price)
+            self._told_length = len(self._tokens)
 
     def stop(self) -> None:
         """Let the draft rest. Its KV stays."""
         self._end_run()
+        if self._side is not None and self._sink is not None:
+            self._side.shared.run_count -= 1
         self._sink = self._terms = None
         self._tokens = []
 
@@ -135,7 +150,6 @@ class DraftProposer(Proposer):
         self._restatements = 0
         self._side.record_hints()
         self._timings.append(timing)
-        self._paying.work(max(0.0, timing.forward - timing.prefill))
         for hint in hints:
             self._drafting.sequence.learn(hint.length_seen - 1)
             end = hint.start + len(hint.tokens)
@@ -163,13 +177,21 @@ class DraftProposer(Proposer):
 
     @property
     def _price(self) -> float:
-        """Tokens that the target would choose in each second of the draft's work."""
-        return self._pace.tokens_per_second if self._plain_rate else 0.0
+        """Tokens that the target would choose in each second of the draft's work, for all sessions:
+        about as many for each."""
+        if not self._is_shared or self._side is None:
+            return 0.0
+        return self._pace.tokens_per_second * self._side.shared.run_count
+
+    @property
+    def _may_guess(self) -> bool:
+        """True unless a trial shows how the target does without hints, or they do not pay."""
+        return not self._paying.is_off and (self._trials is None or self._trials.is_on)
 
     def _start(self) -> None:
         """State the whole position, if the draft may be asked."""
         side, terms, sink = self._side, self._terms, self._sink
-        if side is None or terms is None or sink is None or self._is_left or self._paying.is_off:
+        if side is None or terms is None or sink is None or self._is_left or not self._may_guess:
             return
         if len(self._tokens) >= self._until_length or not side.may_start():
             return
@@ -177,6 +199,7 @@ class DraftProposer(Proposer):
         position = sequence.position(self._tokens)
         self._handle = sequence.handle
         guess = GuessTerms(self._until_length, terms.speculation.draft_length or 0, self._price)
+        self._told_length = len(self._tokens)
         run = side.start_run(sequence, position, guess, terms.rule, sink.traceparent, self)
         self._run = None if run.has_ended else run
 
@@ -188,22 +211,30 @@ class DraftProposer(Proposer):
                 side.verified(step.hint_count, step.accepted_count)
                 self._paying.accept(step.accepted_count)
         is_adaptive = self._terms is not None and self._terms.speculation.draft_length is None
-        if is_adaptive and self._paying.judge(self._plain_rate):
+        if is_adaptive and (self._has_failed_trial(part) if self._is_shared else self._paying.judge()):
             self._is_switched_off = True
             self._end_run()
             log.info(
-                "speculation does not pay for session %s: its draft rests for %d tokens",
+                "speculation does not pay for session %s: its draft rests for a while",
                 self._session_id,
-                REST,
                 extra={"session_id": self._session_id},
             )
+
+    def _has_failed_trial(self, part: Part) -> bool:
+        """Let the trials learn from a part. Return True if they show now that hints do not pay."""
+        has_part, self._has_part = self._has_part, True
+        if self._trials is None or not has_part:  # a first part has the prompt's time in it
+            return False
+        paid = self._trials.pays
+        self._trials.record(part.arrived - part.timing.round_trip, part.arrived, len(part.tokens))
+        return paid and not self._trials.pays
 
     def _is_silent(self, run: DraftRun, side: DraftSide) -> bool:
         """Return whether the draft owes a hint for too long. On shared processors it may stand
         still."""
         if not side.is_reachable:
             return True
-        if self._plain_rate:
+        if self._is_shared:
             return False
         most = max(_LEAST_SILENCE, _USUAL_INTERVALS * run.usual_interval)
         if not run.usual_interval:

@@ -4,10 +4,8 @@
 
     on --(200 hinted positions: they do not pay)--> off --(1,000 tokens)--> on
 
-The verifier drops hints that do not pay, so hints cost it nothing. What remains is the draft's own
-work. On processors that it shares with the target, each second of its work costs the tokens that
-the target would have chosen meanwhile. On its own it costs nothing, but a draft that is nearly
-never right takes time from other sessions.
+The verifier drops hints that do not pay, so hints cost it nothing. A draft on processors of its own
+costs nothing either. But one that is nearly never right takes time from other sessions.
 """
 
 from __future__ import annotations
@@ -21,8 +19,8 @@ REST = 1000
 less, but one that has become right is found later."""
 
 LEAST_SHARE = 0.05
-"""Share of the hinted positions at which the hint was accepted, below which a draft on its own
-processors does not pay."""
+"""Share of the hinted positions at which the hint was accepted, below which a draft does not
+pay."""
 
 
 class Paying:
@@ -31,7 +29,6 @@ class Paying:
     def __init__(self) -> None:
         self._left = 0
         self._hinted = self._accepted = 0
-        self._worked = 0.0
 
     @property
     def is_off(self) -> bool:
@@ -42,10 +39,6 @@ class Paying:
         """Record that the draft has sent a token for so many positions that had none."""
         self._hinted += position_count
 
-    def work(self, seconds: float) -> None:
-        """Record so many seconds of the draft's work."""
-        self._worked += seconds
-
     def accept(self, token_count: int) -> None:
         """Record that so many of its tokens were accepted."""
         self._accepted += token_count
@@ -54,16 +47,12 @@ class Paying:
         """Record that the session has so many more tokens."""
         self._left = max(0, self._left - token_count)
 
-    def judge(self, price: float) -> bool:
-        """Switch off if the last positions show that hints do not pay; return True if that is so.
-
-        ``price``: tokens that the target would choose in each second of the draft's work; 0 on
-        processors of its own.
-        """
+    def judge(self) -> bool:
+        """Switch off if the last positions show that hints do not pay; return True if that is
+        so."""
         if self.is_off or self._hinted < WINDOW:
             return False
-        pays = self._accepted >= (price * self._worked if price else LEAST_SHARE * self._hinted)
+        pays = self._accepted >= LEAST_SHARE * self._hinted
         self._hinted = self._accepted = 0
-        self._worked = 0.0
         self._left = 0 if pays else REST
         return not pays

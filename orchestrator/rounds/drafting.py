@@ -16,6 +16,7 @@ from orchestrator.peers.draft_run import DraftRun, GuessTerms, HintListener
 from orchestrator.peers.exchange import PeerTiming, Terms
 from orchestrator.peers.model_info import ModelInfo
 from orchestrator.peers.sequence import PeerSequence, Position
+from orchestrator.proposers.trials import SharedProcessors
 from orchestrator.rounds.draft_request import Ask, DraftRequest, SessionDrafting, is_the_drafts_fault
 from orchestrator.rounds.note import ExchangeNote, RoundNote
 from orchestrator.rounds.prompt_time import without_prompts
@@ -68,6 +69,8 @@ class DraftSide:
         """Sessions that live on it, whether or not their turns run."""
         self.verified_count = self.accepted_count = 0
         """Of its tokens."""
+        self.shared = SharedProcessors()
+        """What its sessions share whose target computes on the same processors."""
 
     @property
     def address(self) -> str:

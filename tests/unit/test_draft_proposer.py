@@ -281,9 +281,25 @@ def test_a_draft_is_told_its_price_only_where_it_shares_the_targets_processors(s
     session.commit(4, 5, seconds=0.1)
     session.proposer.stop()
     session.draft.info = replace(MODEL, processors=SHARED)
-    assert session.begin(verifier=verifier) == 0.02
+    assert session.begin(verifier=verifier) == 0.05
     session.commit(6, 7, seconds=0.1)
     assert [commit.price for commit in session.told("commit")] == [0.0, pytest.approx(20.0)]
+
+
+def test_a_trial_on_shared_processors_leaves_the_draft_in_peace(session: Session) -> None:
+    """What is committed meanwhile is told at once afterwards."""
+    session.draft.info = replace(MODEL, processors=SHARED)
+    session.begin(verifier=replace(MODEL, processors=SHARED))
+    trials = session.side.shared.trials_at(0.0)
+    session.commit(4)
+    told = len(session.told("commit"))
+    trials._is_on = False
+    session.commit(5, 6)
+    session.commit(7)
+    assert len(session.told("commit")) == told and not session.told("stop")
+    trials._is_on = True
+    session.commit(8)
+    assert list(session.told("commit")[-1].tokens) == [5, 6, 7, 8]
 
 
 def drafted(hint_count: int, accepted: int) -> Step:

@@ -422,9 +422,9 @@ class CommitTokens(_message.Message):
     position: _builtins.int
     """The sequence's length before `tokens`. Tokens that the service knows already are skipped."""
     price: _builtins.float
-    """Tokens of this session that the target would choose in each second of the draft's work. A guess
-    is made only if it is likelier than what its step costs. 0: the draft computes on processors of
-    its own.
+    """Tokens that the target would choose in each second of the draft's work, for all sessions. A guess
+    is made only if it is likelier than its share of the step costs. 0: the draft computes on
+    processors of its own.
     """
     @_builtins.property
     def tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:

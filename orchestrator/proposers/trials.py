@@ -1,0 +1,102 @@
+"""Find out by trial whether hints pay where draft and target share processors. Pure.
+
+::
+
+    without | with | without | with | .. | with | with | with | .. | without | with | with ..
+    '--- a trial --' '--- a trial --'   '-- the better way --'   '--- a trial --'
+
+On shared processors each of the draft's steps makes the target's slower, and messages take time
+too. No forecast covers all of that. So windows with hints and without them follow one another, and
+the median of their ratios decides. Both windows of a trial meet the same load.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from statistics import median
+
+WINDOW_SECONDS = 0.1
+"""Shortest window. More: a window's rate is steadier, but a trial of the worse way costs more."""
+
+WINDOW_TOKENS = 16
+"""Fewest tokens of a window. It keeps chance from deciding where a step takes long."""
+
+REMEMBERED = 7
+"""Trials whose median decides. The first ones follow one another at once. More: fewer wrong
+decisions, but a change is followed later."""
+
+TRIAL_COST = 0.01
+"""Share of its tokens that a pair may lose by trials of the worse way. More: a change is followed
+earlier."""
+
+
+class Trials:
+    """Trials of one pair of draft and target, over all its sessions."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._log_ratios: deque[float] = deque(maxlen=REMEMBERED)
+        """Logarithms of the rate with hints over that without."""
+        self._rates: dict[bool, float] = {}
+        """Rates of the trial's windows so far, by whether there were hints."""
+        self._until_trial = 0
+        self._is_on = True
+        self._begin()
+
+    @property
+    def is_on(self) -> bool:
+        """True if there should be hints now."""
+        return self._is_on
+
+    @property
+    def pays(self) -> bool:
+        """True unless the last trials were better without hints."""
+        return not self._log_ratios or median(self._log_ratios) >= 0
+
+    def record(self, began: float, ended: float, token_count: int) -> None:
+        """Record that a session got so many tokens between two times of the clock."""
+        if began < self._began or ended <= began:  # it began before hints were switched on or off
+            return
+        self._tokens += token_count
+        self._seconds += ended - began
+        if self._tokens >= WINDOW_TOKENS and self._clock() - self._began >= WINDOW_SECONDS:
+            self._end(self._tokens / self._seconds)
+
+    def _begin(self) -> None:
+        self._began = self._clock()
+        self._tokens = 0
+        self._seconds = 0.0
+
+    def _end(self, rate: float) -> None:
+        if self._until_trial:
+            self._until_trial -= 1
+        else:
+            self._rates[self._is_on] = rate
+        if len(self._rates) == 2:
+            self._log_ratios.append(math.log(self._rates[True] / self._rates[False]))
+            self._rates.clear()
+            if len(self._log_ratios) == REMEMBERED:
+                self._until_trial = 1 + int((1 - math.exp(-abs(median(self._log_ratios)))) / TRIAL_COST)
+        if self._until_trial:
+            self._is_on = self.pays
+        else:  # the other way, then the one before
+            self._is_on = not self._is_on
+        self._begin()
+
+
+class SharedProcessors:
+    """What all sessions of a draft share that computes on its target's processors."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._trials: dict[int, Trials] = {}
+        self.run_count = 0
+        """Runs that its sessions have now."""
+
+    def trials_at(self, temperature: float) -> Trials:
+        """Return the trials of sessions at about this temperature: a draft is right less often at a
+        higher one."""
+        return self._trials.setdefault(math.ceil(2 * temperature), Trials(self._clock))
