@@ -12,13 +12,10 @@ from slipstream.agreed import ROUND_TAIL
 from slipstream.engine.engine import Append, Appended
 from slipstream.engine.errors import ContextExceededError, InvalidItemError
 from slipstream.engine.sequence import Sequence, SequenceCache
-from slipstream.engine.step_note import StepNote
+from slipstream.engine.step_note import StepSample
 from slipstream.sampling.outcome import LogprobRequest, TokenLogprobs
 from slipstream.sampling.row import Choice, Proposed
 from slipstream.sampling.rule import SamplingRule
-
-MOST_STEPS = 64
-"""Most steps that a job remembers."""
 
 
 @dataclass(slots=True)
@@ -39,8 +36,8 @@ class JobTiming:
     """Seconds by which prompts made the forwards longer that this job waited for or took part in.
     Set when the job ends."""
     finished: float = 0.0
-    steps: list[StepNote] = field(default_factory=list)
-    """The first forwards, if the job has a label."""
+    steps: StepSample = field(default_factory=StepSample)
+    """Some of the forwards, if the job has a label."""
 
     def merge(self, part: JobTiming) -> None:
         """Add the forwards of a part that has ended, if it took at least as many as the parts

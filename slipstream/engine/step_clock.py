@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from slipstream.engine.batching_delay import BatchingDelay
 from slipstream.engine.engine import Append
-from slipstream.engine.job import MOST_STEPS, Job
+from slipstream.engine.job import Job
 from slipstream.engine.prefill_time import PrefillTime
 from slipstream.engine.step_note import OnStep, StepNote
 
@@ -92,8 +92,7 @@ class StepClock:
         labels = tuple([job.label for job in labelled])
         note = StepNote(started, seconds, token_count, len(roots), step_count, labels)
         for job in labelled:
-            if len(job.timing.steps) < MOST_STEPS:
-                job.timing.steps.append(note)
+            job.timing.steps.add(note)
         self._unreported = note
 
     def record_end(self, job: Job, *, answered: bool) -> None:

@@ -18,9 +18,6 @@ from slipstream.telemetry.metrics import Distribution
 from slipstream.telemetry.tracing import AttributeValue, root_span, server_span_below, span_of, write_span
 from slipstream.wire.v1 import draft_pb2, verifier_pb2
 
-_MOST_LINKS = 16
-"""Most links from an item to its steps: long prompts and drafts have many steps."""
-
 
 class Asked(NamedTuple):
     """Fields of an item that its span shows."""
@@ -70,8 +67,8 @@ class ServiceTelemetry:
     def record_answer(self, name: str, asked: Asked, job: Job, attributes: Mapping[str, AttributeValue]) -> None:
         """Record an answered item: count it, and write its span below the item's traceparent.
 
-        The span has this ``name``, these ``attributes``, those of every item, and links to the
-        item's steps.
+        The span has this ``name``, these ``attributes``, those of every item, and links to steps
+        that are spread over the whole item.
         """
         timing = job.timing
         self.items["ok"] += 1
@@ -101,7 +98,7 @@ class ServiceTelemetry:
                 names.STEP_TOKEN_COUNT: timing.step_token_count,
             },
             kind=SpanKind.SERVER,
-            links=[Link(self._step_span(step)) for step in timing.steps[:_MOST_LINKS]],
+            links=[Link(self._step_span(step)) for step in timing.steps.notes],
         )
 
     def _step_span(self, step: StepNote) -> SpanContext:
