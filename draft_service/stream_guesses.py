@@ -14,7 +14,8 @@ from draft_service.committed import CommittedText
 from draft_service.guessing import DraftWorth, GuessJob, GuessLimits
 from slipstream.engine.continuing_job import sum_times
 from slipstream.engine.errors import ContextExceededError, StaleRoundError
-from slipstream.engine.hinting.hints import MOST_TOKENS
+from slipstream.engine.hinting.hints import MOST_TOKENS, Hint
+from slipstream.engine.hinting.horizon import Line
 from slipstream.engine.host import EngineHost
 from slipstream.engine.job import Job
 from slipstream.engine.sequence import Sequence
@@ -233,11 +234,14 @@ class _Guesses:
         self.forget()
 
     def _result(self, job: GuessJob) -> draft_pb2.DraftResult:
-        """Return the newest hint. It has all that the older ones say and is right."""
+        """Return the newest hint of each line, the likeliest first."""
         result = draft_pb2.DraftResult(handle=self.item.handle, round=self.item.round)
         parts = [job.parts.popleft() for _ in range(len(job.parts))]
-        if parts:
-            result.hints.append(hint_message(parts[-1].hint))
+        newest: dict[Line, Hint] = {}
+        for part in parts:
+            newest.update(part.hints)
+        hints = sorted(newest.values(), key=lambda hint: -sum(hint.survivals))
+        result.hints.extend(map(hint_message, hints))
         set_timing(result.timing, sum_times([part.timing for part in parts]))
         return result
 

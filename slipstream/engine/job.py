@@ -118,6 +118,10 @@ class Job:
         """Take in what the caller has said since the last step. The model thread calls it before
         each step. It raises nothing."""
 
+    def leave(self) -> None:
+        """Release the pages that the job holds besides those of its sequence. The model thread
+        calls it when the job leaves the engine."""
+
     def drop_hint(self) -> bool:
         """Leave out the hint tokens of the next step. Returns False if there are none."""
         return False

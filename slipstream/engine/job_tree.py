@@ -43,6 +43,7 @@ class JobTree:
     def preempt(self, job: Job) -> None:
         """Take an active job's pages. It goes on later, after those that began before it."""
         self.active.remove(job)
+        job.leave()
         self._cache.release(job.sequence)
         job.begin_again()
         self.without_pages.append(job)
@@ -77,12 +78,13 @@ class JobTree:
     def overtake(self, sequence: Sequence) -> None:
         """Drop all jobs of a sequence at the next step."""
         for job in (*self.jobs, *self._part_counts):
-            if job.sequence is sequence:
+            if job.sequence.root is sequence:
                 job.overtake()
 
     def drop_job(self, job: Job, error: Exception | None) -> list[Ended]:
         """Remove a job that ends and, with its last part, the job that has split."""
         (self.active if job in self.active else self.without_pages).remove(job)
+        job.leave()
         ended: list[Ended] = [(job, error)]
         parent = job.parent
         if parent is None:

@@ -451,7 +451,7 @@ class ModelThread:
             self.engine.cache.truncate(job.sequence, settled)
 
     def _why_dropped(self, job: Job) -> Exception:
-        if job.root.sequence in self._open_sequences:
+        if job.root.sequence.root in self._open_sequences:
             return StaleRoundError("overtaken by a newer round")
         return UnknownHandleError("this handle was closed while its round ran")
 

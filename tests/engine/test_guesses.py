@@ -35,6 +35,7 @@ class Ear:
         self.it, self.worth, self.handle = it, worth, handle
         self.committed = list(prompt)
         self.parts: list[GuessPart] = []
+        self.hints: list[Hint] = []
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._heard = asyncio.Event()
 
@@ -69,8 +70,9 @@ class Ear:
             assert isinstance(job, GuessJob)
             while job.parts:
                 part = job.parts.popleft()
-                hint = part.hint
-                assert hint.length_seen == hint.start <= len(self.committed)
+                for hint in part.hints.values():
+                    assert hint.length_seen == hint.start <= len(self.committed)
+                    self.hints.append(hint)
                 assert part.timing.forward_count > 0 and part.timing.finished >= part.timing.arrived
                 self.parts.append(part)
         self._heard.set()
@@ -88,12 +90,12 @@ class Ear:
 
     @property
     def last(self) -> Hint:
-        return self.parts[-1].hint
+        return self.hints[-1]
 
     def says(self, length: int) -> bool:
         """True if the last hint begins at the committed tokens, has so many tokens, and all are the
         model's."""
-        if not self.parts or self.last.start != len(self.committed) or len(self.last.tokens) != length:
+        if not self.hints or self.last.start != len(self.committed) or len(self.last.tokens) != length:
             return False
         assert list(self.last.tokens) == said(self.committed, len(self.committed) + length)
         return True
@@ -110,17 +112,17 @@ class Ear:
 
     async def until_rested(self) -> int:
         """Wait for the last hint before a rest, and return its length. All its tokens are right."""
-        await self.until(lambda: bool(self.parts) and self.last.start == len(self.committed) and self.rests)
+        await self.until(lambda: bool(self.hints) and self.last.start == len(self.committed) and self.rests)
         assert self.says(len(self.last.tokens))
         return len(self.last.tokens)
 
     @property
     def rests(self) -> bool:
-        return self.last.next_due is None
+        return bool(self.hints) and self.last.next_due is None
 
     async def until_heard(self) -> None:
         """Wait for a hint that begins at the committed tokens."""
-        await self.until(lambda: bool(self.parts) and self.last.start == len(self.committed))
+        await self.until(lambda: bool(self.hints) and self.last.start == len(self.committed))
 
 
 @asynccontextmanager
@@ -154,8 +156,8 @@ async def test_guesses_end_at_the_horizon_and_rest_there() -> None:
         await ear.until_said(MOST_TOKENS)
         await it.quiet()
         assert rows(it) == 40 + MOST_TOKENS - 1
-        assert len(ear.parts[0].hint.tokens) == 1  # the first token is told at once
-        assert ear.last.next_due is None and ear.parts[0].hint.next_due is not None
+        assert len(ear.hints[0].tokens) == 1  # the first token is told at once
+        assert ear.last.next_due is None and ear.hints[0].next_due is not None
         assert (ear.last.source, ear.last.source_id) == (Source.DRAFT, 7)
         assert not ear.over.done()
 
@@ -189,7 +191,7 @@ async def test_a_commit_that_contradicts_keeps_what_is_common(rests: bool) -> No
         assert length > 20  # one wrong guess does not end its credit
         if rests:
             assert rows(it) == before + 2 + length - 1
-            hint = next(part.hint for part in ear.parts if part.hint.start == len(ear.committed))
+            hint = next(hint for hint in ear.hints if hint.start == len(ear.committed))
             assert len(hint.tokens) == 1  # at once
 
 
@@ -206,8 +208,9 @@ async def test_a_multi_step_run_ends_for_a_commit_that_contradicts() -> None:
         ear.commit([3])
         gate.set()
         await ear.until_heard()
-        first = next(part for part in ear.parts if part.hint.start == len(ear.committed))
-        assert len(first.hint.tokens) == 1
+        hint = next(hint for hint in ear.hints if hint.start == len(ear.committed))
+        assert len(hint.tokens) == 1
+        first = next(part for part in ear.parts if hint in part.hints.values())
         told = ear.parts[known : ear.parts.index(first) + 1]
         assert sum(part.timing.forward_count for part in told) <= 3  # of the 40 that were planned
 
@@ -298,7 +301,7 @@ async def test_guesses_follow_a_structure_and_end_with_it() -> None:
     async with guessing(prompt, settings=ArithmeticSettings(vocabulary=4096)) as (it, ear):
         it.host.engine.matchers.compiler = StructureCompiler(tokenizer_json, 4096, [2])
         ear.start(rule=rule)
-        await ear.until(lambda: bool(ear.parts) and ear.rests)
+        await ear.until(lambda: bool(ear.hints) and ear.rests)
         assert ear.last.tokens[-1] == 2
         assert len(digits.decode(ear.last.tokens[:-1])) == 8
         count = len(it.backend.steps)
