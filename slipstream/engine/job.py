@@ -97,6 +97,9 @@ class Job:
     label: str = ""
     """Name for tracing; empty if the job is not traced."""
 
+    failed_count = 0
+    """Forwards with other jobs that failed while this one took part."""
+
     withdrawn = False
     """True if the job is to end as it is before its next step, without an error."""
 

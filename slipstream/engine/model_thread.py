@@ -49,6 +49,9 @@ _HERE_SECONDS = 3e-3
 """Longest expected seconds of a job that the event loop computes itself. The loop neither sends nor
 receives during that time."""
 
+_MOST_FAILURES = 3
+"""Forwards of several jobs that may fail with a job before it ends with them."""
+
 
 class ModelThread:
     """The thread on which everything that touches the engine happens, in order of arrival."""
@@ -90,6 +93,8 @@ class ModelThread:
         """Guards the set of unfinished jobs."""
         self._stopping = False
         self._open_sequences = OpenSequences()
+        self._suspects: set[Job] = set()
+        """Jobs of a forward that failed. Each steps alone until it has chosen."""
         self._waits = StepWaits()
         self._thread = threading.Thread(target=self._run, name="model", daemon=True)
 
@@ -247,7 +252,8 @@ class ModelThread:
         ended += self._readmit()
         pause = self._clock.seconds_to_wait(self._tree.active)
         if self._tree.active and not pause:
-            stepping, pause = self._hinting.prepare(self._tree.active)
+            alone = next((job for job in self._tree.active if job in self._suspects), None)
+            stepping, pause = self._hinting.prepare(self._tree.active) if alone is None else ([alone], 0.0)
             ended += self._step(stepping)
             if told := [job for job in self._tree.active if self._clock.make_part(job)]:
                 self._on_parts(told)
@@ -271,6 +277,7 @@ class ModelThread:
     def _settle(self, ended: list[Ended]) -> None:
         """Record that these jobs have ended."""
         for job, error in ended:
+            self._suspects.discard(job)
             self._clock.make_part(job, is_over=True)
             self._clock.record_end(job, answered=error is None)
         with self._lock:
@@ -340,11 +347,8 @@ class ModelThread:
         try:
             answers = self.engine.steps([a for _, a in batch], self._multi_step_count(batch), self._inbox.stop_flag)
         except Exception as error:
-            log.exception("a forward failed; its %d items fail with it", len(batch))
-            for job, _ in batch:
-                self.engine.discard(job.sequence)  # the pages' content is unknown; raises if the device is lost
-                ended += self._tree.drop_job(job, error)
-            return ended
+            return ended + self._find_culprit([job for job, _ in batch], error)
+        self._suspects.difference_update([job for job, append in batch if append.wanted])
         step_count = self.engine.step_count - steps_before
         self._waits.end_step(time.monotonic() - started, step_count)
         self._clock.record_step_time(batch, started, step_count)
@@ -352,6 +356,21 @@ class ModelThread:
         self._tree.rotate({job for job, _ in batch})
         for (job, append), taken in zip(batch, answers, strict=True):
             ended += self._record_answers(job, append, taken)
+        return ended
+
+    def _find_culprit(self, jobs: list[Job], error: Exception) -> list[Ended]:
+        """Let the jobs of a forward that failed begin again, each alone, so that only the one that
+        makes it fail ends. Those that cannot begin again end too."""
+        log.error("a forward of %d items failed", len(jobs), exc_info=error)
+        ended: list[Ended] = []
+        for job in jobs:
+            self.engine.discard(job.sequence)  # the pages' content is unknown; raises if the device is lost
+            if len(jobs) > 1 and job.may_restart and job.failed_count < _MOST_FAILURES:
+                job.failed_count += 1
+                self._suspects.add(job)
+                self._tree.preempt(job)
+            else:
+                ended += self._tree.drop_job(job, error)
         return ended
 
     def _record_rows(self, batch: list[tuple[Job, Append]], started: float, step_count: int) -> None:

@@ -56,7 +56,7 @@ class Backend(ArithmeticBackend):
         self.may_compute = threading.Event()
         self.may_compute.set()
         self.failures = 0
-        self.poisoned = False
+        self.poisoned = self.raises_on_poison = False
         self.steps: list[list[tuple[int, int]]] = []
         """First page and token count of each segment of each step."""
 
@@ -69,7 +69,10 @@ class Backend(ArithmeticBackend):
         logits = super().forward(segments)
         row = 0
         for segment in segments:
-            if self.poisoned and POISON in self._slots[list(segment.pages)].reshape(-1)[: segment.end]:
+            has_poison = POISON in self._slots[list(segment.pages)].reshape(-1)[: segment.end]
+            if self.raises_on_poison and has_poison:
+                raise ZeroDivisionError
+            if self.poisoned and has_poison:
                 logits[row : row + segment.wanted] = math.nan
             row += segment.wanted
         return logits
@@ -648,17 +651,49 @@ async def test_logits_that_are_not_finite_fail_one_run_only() -> None:
         assert await it.start("b", [POISON, *prompt_of(1, 20)], 120).end() is RunEnd.UNTIL
 
 
-async def test_a_forward_that_raises_fails_its_runs_after_the_tokens_before_it() -> None:
+async def test_a_forward_that_raises_once_changes_no_text() -> None:
+    async with bench() as it:
+        ears = [it.start(str(n), prompt_of(n, 20), 400) for n in range(3)]
+        for ear in ears:
+            await ear.until_told(2)
+        it.backend.failures = 1
+        assert [await ear.end() for ear in ears] == [RunEnd.UNTIL] * 3
+
+
+async def test_a_run_that_makes_forwards_raise_ends_alone() -> None:
+    async with bench() as it:
+        it.backend.may_compute.clear()
+        it.backend.raises_on_poison = True
+        prompts = [prompt for n in range(20) if POISON not in said(prompt := prompt_of(n, 20), 60)]
+        ears = [it.start(str(n), prompts[n], 60) for n in range(3)]
+        poison = it.start("p", [*prompt_of(9, 20), POISON], 60)
+        ears += [it.start(str(n), prompts[n], 60) for n in range(3, 6)]
+        it.backend.may_compute.set()
+        with pytest.raises(ZeroDivisionError):
+            await poison.end()
+        assert [await ear.end() for ear in ears] == [RunEnd.UNTIL] * 6
+
+
+async def test_a_run_that_fails_alone_ends_after_the_tokens_before_it() -> None:
+    async with bench() as it:
+        ear = it.start("a", prompt_of(1, 20), 4000)
+        await ear.until_told(2)
+        it.backend.failures = 1
+        with pytest.raises(ZeroDivisionError):
+            await ear.end()
+        assert await it.start("a", prompt_of(1, 20), 60).end() is RunEnd.UNTIL
+
+
+async def test_forwards_that_always_fail_end_all_runs() -> None:
     async with bench() as it:
         ears = [it.start(str(n), prompt_of(n, 20), 4000) for n in range(3)]
         for ear in ears:
             await ear.until_told(2)
-        it.backend.failures = 1
+        it.backend.failures = 10**6
         for ear in ears:
             with pytest.raises(ZeroDivisionError):
                 await ear.end()
-        again = [it.start(str(n), prompt_of(n, 20), 60) for n in range(3)]
-        assert [await ear.end() for ear in again] == [RunEnd.UNTIL] * 3
+        it.backend.failures = 0
 
 
 class _SlowCompiler:
