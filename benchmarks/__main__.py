@@ -40,13 +40,13 @@ CASES: dict[str, Case] = {
     "embedded": Case(
         "the embedded pair beside transformers and onnxruntime-genai",
         "embedded_pair",
-        "--prompts 12 --modes adaptive overlapped --draft-lengths 8 32 64 --onnxruntime build/onnx",
+        "--prompts 12 --modes adaptive draft --draft-lengths 8 32 64 --onnxruntime build/onnx",
         "--prompts 4 --modes adaptive --draft-lengths 64 --temperatures 0 --onnxruntime build/onnx",
     ),
     "streams": Case(
         "the same with eight questions at a time",
         "embedded_pair",
-        "--name streams --streams 8 --prompts 16 --modes adaptive synchronous --draft-lengths 8 32 --onnxruntime build/onnx",
+        "--name streams --streams 8 --prompts 16 --modes adaptive draft --draft-lengths 8 32 --onnxruntime build/onnx",
         "--name streams --streams 8 --prompts 8 --modes adaptive --draft-lengths --temperatures 0 --repetitions 2",
     ),
     "held-out": Case(

@@ -97,7 +97,6 @@ def throughput_table(systems: Sequence[System]) -> Table:
         "x off",
         "acceptance",
         "mean length",
-        "hits",
     )
     for column in columns:
         table.add_column(column, justify="left" if column == "system" else "right")
@@ -116,7 +115,6 @@ def throughput_table(systems: Sequence[System]) -> Table:
                 *("" if base is None else f"{median_ratio(system, base):.2f}" for base in bases),
                 "" if system.acceptance is None else f"{system.acceptance:.3f}",
                 f"{1 + accepted / drafts:.2f}" if drafts else "",
-                f"{sum(r.hit_count for r in system.results)}:{sum(r.miss_count for r in system.results)}",
             )
     return table
 

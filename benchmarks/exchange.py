@@ -32,7 +32,7 @@ from orchestrator.peers.exchange import PeerTiming, Terms
 from orchestrator.peers.model_peer import ModelPeer
 from orchestrator.peers.sequence import PeerSequence
 from orchestrator.peers.verifier_peer import VerifierPeer
-from orchestrator.speculation.proposal import Branch, Proposal
+from orchestrator.speculation.proposal import NOTHING_PROPOSED, Proposal
 from slipstream.cli.local import LocalServices, PairSettings, free_address
 from slipstream.client import Client, Settings
 from slipstream.engine.arithmetic import ArithmeticSettings, next_token
@@ -135,10 +135,10 @@ class _Answered:
 
     def __init__(self) -> None:
         self.done: asyncio.Future[PeerTiming] = asyncio.get_running_loop().create_future()
-        self.branches: list[Branch] = []
+        self.proposal = NOTHING_PROPOSED
 
-    def take(self, branches: list[Branch]) -> None:
-        self.branches += branches
+    def take(self, proposal: Proposal) -> None:
+        self.proposal = proposal
 
     def finish(self, timing: PeerTiming) -> None:
         self.done.set_result(timing)
@@ -159,11 +159,11 @@ async def proposing(address: str, stack: AsyncExitStack, rule: SamplingRule) -> 
         begin_again_if_long(peer, sequence, tokens)
         answered = _Answered()
         started = time.perf_counter()
-        peer.propose(sequence, terms, sequence.position(tokens), (), DRAFT_LENGTH, 0, rule, "", answered)
+        peer.propose(sequence, terms, sequence.position(tokens), DRAFT_LENGTH, rule, "", answered)
         timing = await answered.done
         seconds = time.perf_counter() - started
         sequence.learn(len(tokens))
-        tokens.extend(answered.branches[0].proposal.tokens)
+        tokens.extend(answered.proposal.tokens)
         return seconds, timing.forward
 
     return once

@@ -50,7 +50,6 @@ def measure(
                         max_token_count=options.tokens,
                         draft_length=asked.draft_length,
                         proposer=asked.proposer,
-                        overlap=asked.overlap,
                     )
                     load = LoadSettings(
                         sessions=count,

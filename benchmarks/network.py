@@ -1,14 +1,8 @@
-"""Simulate a big node and a network: what overlapping brings for each round trip and acceptance.
+"""Simulate a big node and a network: tokens/s for each round trip to the draft and acceptance.
 
 The three services are the real ones. The models are arithmetic with set forward times, and the
-draft sits behind a link with a set delay.
-
-``of the model`` compares overlapping with its formula. The formula takes what this run measured: a
-plain round, a draft's step, how often a branch was there, and how many tokens of a draft survive.
-The acceptance is measured too, because a hundred rounds do not have exactly the one that was set,
-and a token's acceptance depends on the token before it. ``nominal`` uses the acceptance that was
-set. ``bound`` is the most that any scheduling could give: one verification after another, each with
-a proposal of the best length that took no time to draft.
+draft sits behind a link with a set delay. ``bound`` is the most that any scheduling could give: one
+verification after another, each with hints of the best length that took no time to draft.
 """
 
 from __future__ import annotations
@@ -30,14 +24,10 @@ from slipstream.client import Client, Result, Settings
 _LONGEST = 32
 """Most draft tokens that the model weighs."""
 
-_ENOUGH = 50
-"""Draft tokens at a position that suffice to estimate survival."""
-
 MODES: dict[str, Settings] = {
     "plain": Settings(draft_length=0),
-    "synchronous": Settings(draft_length="adaptive", overlap="none", proposer="draft"),
-    "overlapped": Settings(draft_length="adaptive", overlap="enumerate", proposer="draft"),
-    "run ahead": Settings(draft_length="adaptive", overlap="run_ahead", proposer="draft"),
+    "fixed 4": Settings(draft_length=4, proposer="draft"),
+    "fixed 8": Settings(draft_length=8, proposer="draft"),
     "adaptive": Settings(draft_length="adaptive", proposer="draft"),
 }
 
@@ -52,43 +42,6 @@ class Cell:
     @property
     def rate(self) -> float:
         return statistics.median(self.rates)
-
-    @property
-    def step(self) -> float:
-        """Seconds of a draft's step, as the draft measured them."""
-        return sum(r.draft_time for r in self.results) / max(1, sum(r.draft_token_count for r in self.results))
-
-    @property
-    def hit_rate(self) -> float:
-        hits = sum(result.hit_count for result in self.results)
-        return hits / max(1, hits + sum(result.miss_count for result in self.results))
-
-
-def survivals(results: Sequence[Result]) -> list[float]:
-    """Return S_1, S_2 ..: the share of verified draft tokens that survived at each position. The
-    last positions, which few proposals reach, take the mean of the others."""
-    positions = range(max(len(result.drafted_per_position) for result in results))
-    drafted = [sum(at(result.drafted_per_position, position) for result in results) for position in positions]
-    accepted = [sum(at(result.accepted_per_position, position) for result in results) for position in positions]
-    known = [a / d for a, d in zip(accepted, drafted, strict=True) if d >= _ENOUGH]
-    if not known:
-        return []
-    mean = known[-1] ** (1 / len(known))
-    return known + [known[-1] * mean**beyond for beyond in range(1, _LONGEST - len(known) + 1)]
-
-
-def at(counts: Sequence[int], position: int) -> int:
-    return counts[position] if position < len(counts) else 0
-
-
-def modelled_rate(survival: Sequence[float], verify: float, step: float, round_trip: float, hit_rate: float) -> float:
-    """Return the best rate of enumeration at a hit rate: (1 + S_1 .. S_K) / (max(V, R + (K + 1) c)
-    + (1 - h) (R + K c))."""
-    return max(
-        (1 + sum(survival[:length]))
-        / (max(verify, round_trip + (length + 1) * step) + (1 - hit_rate) * (round_trip + length * step))
-        for length in range(1, len(survival) + 1)
-    )
 
 
 def measure(
@@ -114,7 +67,7 @@ def measure(
                     for repetition, mode in itertools.product(range(options.repetitions + 1), modes):
                         prompt = [5 + repetition, 7, int(acceptance * 100), int(round_trip) + 3]
                         result = client.generate(prompt, _settings(mode, options.tokens)).wait()
-                        if repetition:  # the first one warms up, and lets the orchestrator learn
+                        if repetition:  # the first one warms up, and lets the verifier learn
                             cells[round_trip, mode].rates.append(result.tokens_per_second)
                             cells[round_trip, mode].results.append(result)
                         progress.advance(task)
@@ -129,7 +82,6 @@ def _settings(mode: str, tokens: int) -> Settings:
         temperature=0,
         max_token_count=tokens,
         draft_length=asked.draft_length,
-        overlap=asked.overlap,
         proposer=asked.proposer,
     )
 
@@ -137,29 +89,23 @@ def _settings(mode: str, tokens: int) -> Settings:
 def table_of(
     acceptance: float, round_trips: Sequence[float], cells: dict[tuple[float, str], Cell], options: argparse.Namespace
 ) -> Table:
-    """Return the tokens/s of each mode, and overlapping beside synchronous, plain and the
-    bounds."""
+    """Return the tokens/s of each mode, and adaptive beside plain, the best fixed length and the
+    bound."""
     modes = [mode for mode in MODES if mode in options.modes]
     table = Table(title=f"acceptance {acceptance:g}: tokens/s (medians)")
-    for column in ("round trip ms", *modes, "x sync", "x plain", "hit rate", "of the model", "nominal", "of the bound"):
+    for column in ("round trip ms", *modes, "x fixed", "x plain", "of the bound"):
         table.add_column(column, justify="right")
+    bound = sum(acceptance**position for position in range(_LONGEST + 1)) / (options.verify_ms / 1e3)
     for round_trip in round_trips:
-        row = {mode: cells[round_trip, mode] for mode in modes}
-        step = row["synchronous"].step
-        verify = 1 / row["plain"].rate  # a round as it is here: the forward, two hops and three processes' Python
-        best = row["overlapped"]
-        nominal = [acceptance**position for position in range(1, _LONGEST + 1)]
-        measured = survivals([*row["synchronous"].results, *best.results]) or nominal
-        models = [modelled_rate(s, verify, step, round_trip / 1e3, best.hit_rate) for s in (measured, nominal)]
-        bound = (1 + sum(nominal)) / verify
+        rates = {mode: cells[round_trip, mode].rate for mode in modes}
+        best = max((rate for mode, rate in rates.items() if mode.startswith("fixed")), default=0.0)
+        own = rates.get("adaptive", 0.0)
         table.add_row(
             f"{round_trip:g}",
-            *(f"{cell.rate:.1f}" for cell in row.values()),
-            f"{best.rate / row['synchronous'].rate:.2f}",
-            f"{best.rate / row['plain'].rate:.2f}",
-            f"{best.hit_rate:.2f}",
-            *(f"{best.rate / model:.2f}" for model in models),
-            f"{best.rate / bound:.2f}",
+            *(f"{rate:.1f}" for rate in rates.values()),
+            f"{own / best:.2f}" if best else "",
+            f"{own / rates['plain']:.2f}" if "plain" in rates else "",
+            f"{own / bound:.2f}",
         )
     return table
 

@@ -127,8 +127,7 @@ def llamacpp_systems(
 MODES: dict[str, Settings] = {
     "off": Settings(draft_length=0),
     "adaptive": Settings(draft_length="adaptive"),
-    "synchronous": Settings(draft_length="adaptive", overlap="none", proposer="draft"),
-    "overlapped": Settings(draft_length="adaptive", overlap="enumerate", proposer="draft"),
+    "draft": Settings(draft_length="adaptive", proposer="draft"),
     "n-gram": Settings(draft_length="adaptive", proposer="ngram"),
 }
 

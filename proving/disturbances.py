@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import grpc
 
@@ -175,29 +175,8 @@ class SeveralSteps(Disturbance):
         return max(0, result.generated_token_count - result.round_count)
 
 
-class Overlapped(Disturbance):
-    """The draft works while the target verifies, one round ahead or several."""
-
-    scope = Scope.TURN
-    group = "draft length"
-    unit = "rounds"
-    needs_draft = True
-    weight = 2
-
-    def __init__(self, name: str, overlap: Literal["enumerate", "run_ahead"], length: int) -> None:
-        self.name = name
-        self.overlap: Literal["enumerate", "run_ahead"] = overlap
-        self.length = length
-
-    def settings(self, settings: Settings) -> Settings:
-        return replace(settings, draft_length=self.length, overlap=self.overlap)
-
-    def strikes_in(self, result: Result) -> int:
-        return result.overlap_counts[self.overlap]
-
-
 class Adaptive(Disturbance):
-    """The planner chooses draft length, overlap and source round by round."""
+    """The verifier chooses the number of hint tokens step by step."""
 
     name = "adaptive"
     scope = Scope.TURN
@@ -814,8 +793,6 @@ ALL: tuple[Disturbance, ...] = (
     DraftLength(8, weight=2),
     DraftLength(0, weight=3),
     DraftLengthDrawn(),
-    Overlapped("draft prepares while the target verifies", "enumerate", 4),
-    Overlapped("draft runs ahead", "run_ahead", 8),
     Adaptive(),
     Ngrams(),
     SeveralSteps(),

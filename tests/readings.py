@@ -12,7 +12,7 @@ def some_readings() -> list[Reading]:
         seen.observe(value)
     return [
         reading(instruments.GENERATION_TOKENS, 17),
-        reading(instruments.ROUNDS, {("bonus", "wait", "draft"): 3, ("plain", "none", "plain"): 4}),
+        reading(instruments.ROUNDS, {("bonus", "draft"): 3, ("plain", "plain"): 4}),
         reading(instruments.SESSIONS, 2),
         reading(instruments.VERIFY_TIME, seen),
         reading(instruments.REQUESTS_FAILED, {}),

@@ -26,8 +26,7 @@ from orchestrator.rounds.drafts import Drafts
 from orchestrator.rounds.note import RoundNote
 from orchestrator.rounds.rounds import Rounds
 from orchestrator.rounds.verification import VerifierSide
-from orchestrator.speculation.knowledge import PairKnowledge
-from orchestrator.speculation.proposal import Branch, Proposal
+from orchestrator.speculation.proposal import Proposal
 from slipstream.agreed import WIRE_VERSION
 from slipstream.errors import Code
 from slipstream.rpc.status import PeerError
@@ -95,13 +94,14 @@ class Draft:
     def propose(self, sequence: PeerSequence, terms: Any, position: Position, *rest: Any) -> Callable[[], None]:
         sink = rest[-1]
         self.sinks.append(sink)
-        self.lengths.append(rest[1])
+        self.lengths.append(rest[0])
         self.asked.set()
         return lambda: self.withdrawn.append(sink)
 
     def answer(self, index: int, *proposals: Proposal) -> None:
         """Answer one request."""
-        self.sinks[index].take([Branch(0, None, proposal) for proposal in proposals])
+        for proposal in proposals:
+            self.sinks[index].take(proposal)
         self.sinks[index].finish(TIMING)
 
     def start_run(
@@ -214,9 +214,9 @@ class ScriptedRun:
         self.is_stopped = True
 
 
-def side_of(draft: Draft, pair: PairKnowledge) -> DraftSide:
+def side_of(draft: Draft) -> DraftSide:
     """A draft that has been reached."""
-    return DraftSide(draft, MODEL, pair, lease_seconds=60, deadline_seconds=30)
+    return DraftSide(draft, MODEL, lease_seconds=60, deadline_seconds=30)
 
 
 def rounds_over(drafts: Draft | Sequence[Draft], *verifiers: Verifier) -> Rounds:
@@ -224,8 +224,6 @@ def rounds_over(drafts: Draft | Sequence[Draft], *verifiers: Verifier) -> Rounds
     home = Verifiers(verifiers)
     for verifier in verifiers:
         home.admit(verifier)
-    pair = PairKnowledge()
     verifying = VerifierSide(home, MODEL, lease_seconds=60, patience_seconds=1)
     given = [drafts] if isinstance(drafts, Draft) else drafts
-    sides = [side_of(draft, pair.with_another_draft(pair) if index else pair) for index, draft in enumerate(given)]
-    return Rounds(verifying, Drafts(sides), MODEL, pair)
+    return Rounds(verifying, Drafts(map(side_of, given)), MODEL)

@@ -13,7 +13,6 @@ from orchestrator.sessions.durability.payloads import ToldTurn
 from orchestrator.sessions.entrance.chat_commands import ChatEvent, CommandFailed, SessionOpened, TurnHappened
 from orchestrator.sessions.turns.statistics import TurnStatistics
 from orchestrator.sessions.turns.turn_record import TurnDelta, TurnEnded, TurnEvent, TurnStarted
-from orchestrator.speculation.plan import Overlap
 from slipstream.errors import SlipstreamError
 from slipstream.rpc.sampling_wire import defaults_message, logprobs_message
 from slipstream.rpc.status import status_of
@@ -161,11 +160,6 @@ def _speculation(statistics: TurnStatistics) -> turn_pb2.SpeculationStatistics:
         accepted_per_position_counts=statistics.accepted_per_position,
         drafted_per_position_counts=statistics.drafted_per_position,
         draft_failure_count=statistics.draft_failure_count,
-        synchronous_round_count=statistics.round_counts[Overlap.NONE],
-        enumerated_round_count=statistics.round_counts[Overlap.ENUMERATE],
-        run_ahead_round_count=statistics.round_counts[Overlap.RUN_AHEAD],
-        hit_count=statistics.hit_count,
-        miss_count=statistics.miss_count,
         ngram_token_count=statistics.ngram_token_count,
         ngram_accepted_token_count=statistics.ngram_accepted_token_count,
         switched_off_count=statistics.switched_off_count,

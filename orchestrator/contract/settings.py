@@ -9,7 +9,6 @@ from google.protobuf.field_mask_pb2 import FieldMask
 
 from orchestrator.contract.fields import given, meaning
 from orchestrator.sessions.conversation.settings import ADAPTIVE, GenerationSettings
-from orchestrator.speculation.plan import Overlap
 from orchestrator.speculation.proposal import Source
 from slipstream.errors import FieldViolation, InvalidFieldsError
 from slipstream.rpc.sampling_wire import ACCEPTANCES, acceptance_of, logit_bias_of, structure_message, structure_of
@@ -28,13 +27,8 @@ _SCALARS = (
     "token_origins",
 )
 _LISTS = ("stop_strings", "stop_token_ids")
-_SPECULATION = ("draft_length", "overlap", "proposer")
+_SPECULATION = ("draft_length", "proposer")
 
-_OVERLAPS = {
-    generation_pb2.Speculation.OVERLAP_NONE: Overlap.NONE,
-    generation_pb2.Speculation.OVERLAP_ENUMERATE: Overlap.ENUMERATE,
-    generation_pb2.Speculation.OVERLAP_RUN_AHEAD: Overlap.RUN_AHEAD,
-}
 _PROPOSERS = {
     generation_pb2.Speculation.PROPOSER_DRAFT: Source.DRAFT,
     generation_pb2.Speculation.PROPOSER_NGRAM: Source.NGRAM,
@@ -46,7 +40,7 @@ CLEARABLE: Final[dict[str, tuple[str, ...]]] = {
     **{f"sampling.{name}": (name,) for name in _SAMPLING_NAMES},
     **{name: (name,) for name in (*_SCALARS, *_LISTS, "logprobs", "structure", "acceptance")},
     "speculation": _SPECULATION,
-    "speculation.overlap": ("overlap",),
+    "speculation.overlap": (),
     "speculation.proposer": ("proposer",),
 }
 """Fields that `cleared` may name, each with the settings that it clears."""
@@ -72,7 +66,6 @@ def settings_of(message: generation_pb2.GenerationSettings) -> GenerationSetting
         structure=structure_of(message.structure, "settings.structure") if has_structure else None,
         acceptance=acceptance_of(message.acceptance, "settings.acceptance"),
         draft_length=_draft_length(speculation),
-        overlap=meaning(speculation.overlap, _OVERLAPS, speculation.Overlap, "settings.speculation.overlap"),
         proposer=meaning(speculation.proposer, _PROPOSERS, speculation.Proposer, "settings.speculation.proposer"),
         cleared=_cleared(message.cleared),
     )
@@ -115,7 +108,7 @@ def settings_message(settings: GenerationSettings) -> generation_pb2.GenerationS
     if settings.logprobs is not None:
         message.logprobs.top_count = settings.logprobs.top_count
         message.logprobs.prompt = settings.logprobs.prompt
-    speculation = speculation_message(settings.draft_length, settings.overlap, settings.proposer)
+    speculation = speculation_message(settings.draft_length, settings.proposer)
     if speculation.ByteSize():
         message.speculation.CopyFrom(speculation)
     if sampling.ByteSize():
@@ -124,10 +117,10 @@ def settings_message(settings: GenerationSettings) -> generation_pb2.GenerationS
 
 
 def speculation_message(
-    draft_length: int | Literal["adaptive"] | None, overlap: Overlap | None = None, proposer: Source | None = None
+    draft_length: int | Literal["adaptive"] | None, proposer: Source | None = None
 ) -> generation_pb2.Speculation:
     """Return the Speculation message. ``draft_length`` 0 is off; None leaves it unset."""
-    message = generation_pb2.Speculation(overlap=_value(_OVERLAPS, overlap), proposer=_value(_PROPOSERS, proposer))
+    message = generation_pb2.Speculation(proposer=_value(_PROPOSERS, proposer))
     if draft_length == ADAPTIVE:
         message.adaptive.SetInParent()
     elif draft_length == 0:

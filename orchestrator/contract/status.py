@@ -5,19 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from orchestrator.contract.traces import OVERLAPS, PROPOSERS, outcome_value
+from orchestrator.contract.traces import PROPOSERS, outcome_value
 from orchestrator.peers.model_peer import PeerStatus
 from orchestrator.sessions.admission.principal import Principal
 from orchestrator.sessions.entrance.sessions import Sessions
 from orchestrator.sessions.turns.statistics import per_position
-from orchestrator.speculation.plan import Overlap
 from orchestrator.watching.totals import OF_TOO_MUCH, Totals
 from slipstream.rpc.wire import duration
 from slipstream.v1 import status_pb2
 
 _MOST_RUNNING = 50
 _STARTED = time.monotonic()
-_WAYS = {"wait": Overlap.NONE, **{way.value: way for way in (Overlap.ENUMERATE, Overlap.RUN_AHEAD)}}
 
 
 def status_message(
@@ -45,11 +43,10 @@ def status_message(
         round_counts=[
             status_pb2.RoundCount(
                 outcome=outcome_value(outcome),
-                overlap=OVERLAPS[_WAYS[way]] if way in _WAYS else None,
                 proposer=PROPOSERS.get(rung, PROPOSERS["plain"]),
                 count=count,
             )
-            for (outcome, way, rung), count in totals.rounds.items()
+            for (outcome, rung), count in totals.rounds.items()
         ],
         verify=duration(totals.verify.sum),
         verifier_idle=duration(totals.idle.sum),

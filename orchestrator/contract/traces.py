@@ -7,14 +7,11 @@ import time
 from collections.abc import Sequence
 
 from orchestrator.rounds.note import ExchangeNote, RoundNote
-from orchestrator.speculation.plan import Overlap, Why
 from orchestrator.watching.ring import TurnNote
 from slipstream.rpc.wire import duration
 from slipstream.v1 import generation_pb2, trace_pb2
 
 _KINDS = {"propose": trace_pb2.ExchangeTrace.KIND_PROPOSE, "verify": trace_pb2.ExchangeTrace.KIND_VERIFY}
-_REASONS = {why: trace_pb2.PlanReason.Value(f"PLAN_REASON_{why.name}") for why in Why}
-OVERLAPS = {way: generation_pb2.Speculation.Overlap.Value(f"OVERLAP_{way.name}") for way in Overlap}
 PROPOSERS = {
     "draft": generation_pb2.Speculation.PROPOSER_DRAFT,
     "ngram": generation_pb2.Speculation.PROPOSER_NGRAM,
@@ -61,22 +58,16 @@ def outcome_value(name: str) -> trace_pb2.RoundOutcome.ValueType:
 
 
 def _round(note: RoundNote, began: float) -> trace_pb2.RoundTrace:
-    plan = note.plan
     message = trace_pb2.RoundTrace(
         number=note.number,
         start=duration(note.began - began),
         total=duration(note.seconds),
         outcome=outcome_value(note.outcome),
         base_length=note.base_length,
-        planned_length=plan.draft_length,
-        plan_reason=_REASONS[plan.why],
-        overlap=None if plan.way is None else OVERLAPS[plan.way],
-        expected_accepted_count=note.predicted,
         proposer=PROPOSERS.get(note.rung, PROPOSERS["plain"]),
         draft_token_count=note.drafted,
         accepted_token_count=note.accepted,
         committed_token_count=note.committed,
-        branch_hit=note.hit,
         waited=duration(note.waited),
         least_margin=note.margin if math.isfinite(note.margin) else None,
         verifier_idle=duration(note.verifier_idle),

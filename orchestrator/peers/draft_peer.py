@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
@@ -15,8 +15,7 @@ from orchestrator.peers.draft_run import DraftRun, GuessTerms, HintListener
 from orchestrator.peers.exchange import PeerTiming, Terms, timing_of
 from orchestrator.peers.model_peer import ModelPeer
 from orchestrator.peers.sequence import PeerSequence, Position, StatedRule
-from orchestrator.speculation.proposal import Branch, Confidence, Proposal
-from slipstream.agreed import MAX_BRANCH_COUNT
+from orchestrator.speculation.proposal import Proposal
 from slipstream.rpc.connector import PLAINTEXT, Connector
 from slipstream.rpc.item_stream import ItemStream
 from slipstream.rpc.sampling_wire import distribution_of
@@ -32,8 +31,8 @@ of some time are on their way."""
 class ProposeSink(Protocol):
     """The receiver of the draft's answers to one request."""
 
-    def take(self, branches: list[Branch]) -> None:
-        """Receive branches, likeliest first. More may follow."""
+    def take(self, proposal: Proposal) -> None:
+        """Receive the proposal."""
 
     def finish(self, timing: PeerTiming) -> None:
         """Receive the end of the answers."""
@@ -64,7 +63,7 @@ class DraftPeer(ModelPeer[draft_pb2.ProposeItem, draft_pb2.ProposeResult]):
             lambda response: response.results,
             self._lost,
             is_last=lambda result: result.final or result.HasField("error"),
-            most_results=MAX_BRANCH_COUNT + 1,
+            most_results=2,
             on_fault=self._note_fault,
         )
 
@@ -76,15 +75,12 @@ class DraftPeer(ModelPeer[draft_pb2.ProposeItem, draft_pb2.ProposeResult]):
         sequence: PeerSequence,
         terms: Terms,
         position: Position,
-        in_flight: Sequence[int],
         draft_length: int,
-        branch_count: int,
         rule: SamplingRule,
         traceparent: str,
         sink: ProposeSink,
     ) -> Callable[[], None]:
-        """Send a request without waiting: for a plain proposal, or with tokens in flight for up to
-        ``branch_count`` branches.
+        """Send a request for a proposal without waiting.
 
         Returns a function that withdraws ``sink``, which then receives nothing more.
         """
@@ -95,15 +91,13 @@ class DraftPeer(ModelPeer[draft_pb2.ProposeItem, draft_pb2.ProposeResult]):
             open=None if sequence.is_open else terms.message(),
             base_length=position.base_length,
             tail=position.tail,
-            in_flight=in_flight,
             draft_length=draft_length,
-            max_branch_count=branch_count,
             rule_hash=stated.hash,
             rule=rule_message,
             traceparent=traceparent,
         )
         assert self.info is not None, "a peer is asked once it has been reached"
-        check = ProposalCheck(len(in_flight), draft_length, branch_count, self.info.vocabulary_size, rule)
+        check = ProposalCheck(draft_length, self.info.vocabulary_size, rule)
         results = _ProposeResults(sink, sequence, stated, check, self.faults)
         self._stream.send(item, results)
         return partial(self._stream.withdraw, item, results)
@@ -196,8 +190,8 @@ class _ProposeResults:
             self._sink.fail(fault)
             return True
         self._sequence.answered(self._handle, self._stated)
-        if result.branches:
-            self._sink.take([_branch_of(branch) for branch in result.branches])
+        for branch in result.branches:
+            self._sink.take(_proposal_of(branch))
         if result.final:
             self._sink.finish(timing_of(result.timing, round_trip))
         return result.final
@@ -206,11 +200,5 @@ class _ProposeResults:
         self._sink.fail(error)
 
 
-def _branch_of(message: draft_pb2.Branch) -> Branch:
-    proposal = Proposal(
-        tuple(message.tokens),
-        tuple(map(distribution_of, message.distributions)),
-        tuple(map(Confidence, message.logprobs, message.margins)),
-    )
-    next_token = message.next_token if message.HasField("next_token") else None
-    return Branch(message.accepted_count, next_token, proposal)
+def _proposal_of(message: draft_pb2.Branch) -> Proposal:
+    return Proposal(tuple(message.tokens), tuple(map(distribution_of, message.distributions)))

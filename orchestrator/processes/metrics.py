@@ -47,8 +47,6 @@ def speculation_readings(totals: Totals) -> Iterator[Reading]:
         counts += [0] * (max(drafted, default=0) - len(counts))
         yield reading(instrument, {(str(position),): count for position, count in enumerate(counts)})
     yield reading(instruments.ROUNDS, dict(totals.rounds))
-    yield reading(instruments.BRANCH_HITS, totals.hits)
-    yield reading(instruments.BRANCH_MISSES, totals.misses)
     yield reading(instruments.SPECULATION_SWITCHED_OFF, totals.switched_off)
     yield reading(instruments.WINDOW_ACCEPTANCE, totals.window)
 

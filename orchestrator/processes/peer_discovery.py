@@ -16,7 +16,6 @@ from orchestrator.peers.model_peer import PeerStatus
 from orchestrator.peers.verifier_peer import VerifierPeer
 from orchestrator.peers.verifiers import Verifiers
 from orchestrator.processes.host_names import HostNames, Resolve, resolve
-from orchestrator.processes.known_pairs import KnownPairs
 from orchestrator.processes.peer_startup import wait_for_codec, wait_for_peer, wait_for_restart
 from orchestrator.processes.settings import OrchestratorSettings
 from orchestrator.rounds.drafting import DraftSide
@@ -25,7 +24,6 @@ from orchestrator.rounds.rounds import Rounds
 from orchestrator.rounds.verification import VerifierSide
 from orchestrator.sessions.conversation.codec import Codec
 from orchestrator.sessions.turns.pair import Pair
-from orchestrator.speculation.knowledge import PairKnowledge
 from slipstream.rpc.connector import Connector
 from slipstream.structures.trials import StructureTrials
 
@@ -45,7 +43,6 @@ class Peers:
     def __init__(self, settings: OrchestratorSettings, connector: Connector, resolve: Resolve = resolve) -> None:
         self._settings = settings
         self._connector = connector
-        self._knowledge = PairKnowledge()
         self._verifier_names = HostNames(settings.verifier_addresses, resolve)
         self._draft_names = HostNames(settings.draft_addresses, resolve)
         self.verifiers = Verifiers([])
@@ -56,7 +53,6 @@ class Peers:
         self.verifying: VerifierSide | None = None
         """Verification for all sessions; None until there is a pair."""
         self._first: asyncio.Future[tuple[ModelInfo, Codec]] = asyncio.get_running_loop().create_future()
-        self._target: asyncio.Future[tuple[ModelInfo, KnownPairs]] = asyncio.get_running_loop().create_future()
         self._drafts_changed = asyncio.Event()
         self._attending: dict[VerifierPeer | DraftPeer, asyncio.Task[None]] = {}
         self._missed: Counter[str] = Counter()
@@ -85,8 +81,6 @@ class Peers:
         if self._verifier_names.may_change or self._draft_names.may_change:
             tasks.create_task(self._follow_names(tasks))
         target, codec = await self._first
-        pairs = KnownPairs(self._knowledge)
-        self._target.set_result((target, pairs))
         if self._draft_peers:
             await self._wait_for_a_draft()
         return self._pair(target, codec)
@@ -114,7 +108,7 @@ class Peers:
             target,
             self.drafts,
             codec,
-            Rounds(verifying, self.drafts, target, self._knowledge),
+            Rounds(verifying, self.drafts, target),
             self._structures,
             settings.draft_length,
             settings.default_max_token_count,
@@ -124,9 +118,6 @@ class Peers:
         assert peer.info is not None
         self.verifiers.admit(peer)
         peer.steps.profile(peer.info.step_times, peer.info.row_multiple)
-        known = self._knowledge.verifiers[peer.address]
-        known.costs.profile(peer.info.step_times, peer.info.row_multiple)
-        known.processors = peer.info.processors
 
     async def _attend_verifier(self, peer: VerifierPeer) -> None:
         """Use a verifier once it hosts the target. The first verifier that answers sets the target;
@@ -148,19 +139,17 @@ class Peers:
 
     async def _attend_draft(self, peer: DraftPeer) -> None:
         """Use a draft once it serves, and ask what it hosts after each restart."""
-        target, pairs = await self._target
+        target, _ = await self._first
         settings = self._settings
         side = DraftSide(
             peer,
             target,
-            self._knowledge,
             lease_seconds=settings.lease_seconds,
             deadline_seconds=settings.draft_deadline_seconds,
         )
         self.drafts.add(side)
         info = await wait_for_peer(peer)
         while True:
-            side.pair = pairs.knowledge_of(peer.address, info)
             self._log_shared_processors(peer.address, info)
             if not side.fits:
                 own, other = target.tokenizer_fingerprint, info.tokenizer_fingerprint
@@ -195,11 +184,8 @@ class Peers:
             looked = time.monotonic()
             await self._update_peers(tasks)
             for address in self.drafts.remove_retired():
-                if self._target.done():
-                    self._target.result()[1].forget(address)
                 await self._give_up(self._draft_peers.pop(address))
             for verifier in self.verifiers.remove_retired():
-                self._knowledge.verifiers.pop(verifier.address, None)
                 await self._give_up(verifier)
 
     async def _update_peers(self, tasks: asyncio.TaskGroup) -> None:

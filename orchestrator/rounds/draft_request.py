@@ -1,9 +1,7 @@
-"""One session's requests to the draft: for a proposal to wait for, or for branches while the target
-verifies.
+"""A session's requests to the draft for a proposal under the ratio test.
 
-A request never blocks: it leaves, and what comes back goes to the session's continuations, even if
-no round waits by then. Every request states its position, so a lost handle and a cut cache are
-mended by stating it again.
+A request never blocks: it leaves, and its sink takes what comes back. Every request states its
+position, so a lost handle and a cut cache are mended by stating it again.
 """
 
 from __future__ import annotations
@@ -12,16 +10,14 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from orchestrator.errors import DraftLateError
 from orchestrator.peers.breaker import Breaker
 from orchestrator.peers.exchange import PeerTiming
 from orchestrator.peers.sequence import REASONS_TO_RESTATE, PeerSequence, Position
 from orchestrator.rounds.note import ExchangeNote
-from orchestrator.speculation.plan import Regime
-from orchestrator.speculation.proposal import Branch, Proposal
-from orchestrator.speculation.session import SessionSpeculation
+from orchestrator.speculation.proposal import Proposal
 from slipstream.errors import Code
 from slipstream.reasons import Reason
 from slipstream.rpc.status import PeerError
@@ -49,49 +45,34 @@ class RequestSide(Protocol):
         """A request has failed, and its turn goes on without."""
 
 
-class Ask(NamedTuple):
-    """What a request asks for, of a round in a ``regime``."""
-
-    rule: SamplingRule
-    in_flight: tuple[int, ...]
-    draft_length: int
-    branch_count: int
-    regime: Regime
-
-    @property
-    def step_count(self) -> int:
-        """Steps that its tokens take at most; a long prompt takes others before them."""
-        return self.draft_length + (self.branch_count > 0)
-
-
 @dataclass(eq=False, slots=True)
 class SessionDrafting:
     """One session's side of drafting: its sequence on the draft, the latest request, and what came
     of the last ones."""
 
-    speculation: SessionSpeculation
     sequence: PeerSequence = field(default_factory=PeerSequence)
     request: DraftRequest | None = None
     finished: list[PeerTiming] = field(default_factory=list)
     failed: bool = False
     breaker: Breaker = field(default_factory=Breaker)
     """Open where the draft is late for this session, though others are answered."""
+    turn_count: int = 0
+    """Turns that have begun."""
     released: bool = False
     """Nothing may be asked any more."""
 
     def begin_turn(self, shared_length: int) -> None:
         """A new prompt, or a turn undone: only the first ``shared_length`` tokens are what they
         were."""
+        self.turn_count += 1
         self.sequence.limit(shared_length)
-        self.speculation.begin_turn(shared_length)
         self.leave_request()
         self.take_finished()
         self.take_failed()
 
     def leave_request(self) -> None:
-        """No round waits for the latest request any more. What still comes of it is taken; here it
-        is forgotten, for it refers to this, and a session that is over would wait for the collector
-        with all that it knows of its text."""
+        """Wait for the latest request no more, and forget it: it refers to this, and a session that
+        is over would wait for the collector."""
         if self.request is not None:
             self.request.leave()
             self.request = None
@@ -121,7 +102,8 @@ class DraftRequest:
         side: RequestSide,
         drafting: SessionDrafting,
         tokens: Sequence[int],
-        ask: Ask,
+        rule: SamplingRule,
+        draft_length: int,
         exchange: ExchangeNote,
         *,
         is_probe: bool = False,
@@ -133,7 +115,8 @@ class DraftRequest:
         self.length = len(tokens)
         self.sent = time.monotonic()
         self.done = asyncio.Event()
-        self.ask = ask
+        self.rule = rule
+        self.draft_length = draft_length
         self.timing: PeerTiming | None = None
         self.proposal: Proposal | None = None
         """What has come, while a round waits for it."""
@@ -142,10 +125,9 @@ class DraftRequest:
         self._sequence = drafting.sequence  # this draft's, though the session may have moved when the answer comes
         self._handle = self._sequence.handle
         self._tokens = tokens
-        self._continuations = drafting.speculation.continuations  # this turn's, which a late answer must not leave
+        self._turn = drafting.turn_count
         self._exchange = exchange
         self._restatements = 0
-        self._branch_count = 0
         self.withdraw: Callable[[], None] = _nothing_to_withdraw
         """Have the stream forget it. Nothing happens once it is over."""
         self.start()
@@ -159,19 +141,16 @@ class DraftRequest:
         self._handle = self._sequence.handle
         self.withdraw = self._side.send(self, self._sequence, position, self._exchange.traceparent)
 
-    def take(self, branches: list[Branch]) -> None:
-        """Branches for the session's continuations."""
-        if branches and not self.done.is_set():
-            self.proposal = branches[0].proposal
-        for branch in branches:
-            self._continuations.add(self.length, self.ask.in_flight, branch, self._branch_count)
-            self._branch_count += 1
+    def take(self, proposal: Proposal) -> None:
+        """Keep what the draft proposes, if a round waits for it."""
+        if not self.done.is_set():
+            self.proposal = proposal
 
     def finish(self, timing: PeerTiming) -> None:
         """All has come."""
         self.timing = timing
         self._exchange.finish(timing)
-        if self._continuations is self.drafting.speculation.continuations:  # another turn's tokens may be others
+        if self._turn == self.drafting.turn_count:  # another turn's tokens may be others
             self._sequence.learn(self.length)
         self.drafting.finished.append(timing)
         self._side.answered(self, timing)

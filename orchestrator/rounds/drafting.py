@@ -1,5 +1,5 @@
-"""Asking one draft service, for all sessions that live on it: whether it may be asked, what for,
-and what it takes."""
+"""One draft service for all sessions that live on it: whether it may be asked, and requests to it
+under the ratio test."""
 
 from __future__ import annotations
 
@@ -17,13 +17,8 @@ from orchestrator.peers.exchange import PeerTiming, Terms
 from orchestrator.peers.model_info import ModelInfo
 from orchestrator.peers.sequence import PeerSequence, Position
 from orchestrator.proposers.trials import SharedProcessors
-from orchestrator.rounds.draft_request import Ask, DraftRequest, SessionDrafting, is_the_drafts_fault
+from orchestrator.rounds.draft_request import DraftRequest, SessionDrafting, is_the_drafts_fault
 from orchestrator.rounds.note import ExchangeNote, RoundNote
-from orchestrator.rounds.prompt_time import without_prompts
-from orchestrator.speculation.knowledge import PairKnowledge
-from orchestrator.speculation.plan import Regime, RoundPlan
-from orchestrator.speculation.proposal import NOTHING_PROPOSED, Proposal
-from orchestrator.speculation.session import SessionSpeculation
 from slipstream.errors import SlipstreamError
 from slipstream.rpc.status import PeerError
 from slipstream.sampling.rule import SamplingRule
@@ -42,7 +37,6 @@ class DraftSide:
         self,
         draft: DraftPeer,
         target: ModelInfo,
-        pair: PairKnowledge,
         *,
         lease_seconds: float,
         deadline_seconds: float,
@@ -50,8 +44,6 @@ class DraftSide:
         self._draft = draft
         self._target = target
         self._terms = Terms(target.tokenizer_fingerprint, "", lease_seconds)  # its weights may be any
-        self.pair = pair
-        """What is known of it, and of its sessions' rounds."""
         self._deadline = deadline_seconds
         self._breaker = Breaker()
         self._well = True
@@ -103,50 +95,37 @@ class DraftSide:
         return self.info.max_draft_length
 
     def ask(
-        self,
-        drafting: SessionDrafting,
-        tokens: Sequence[int],
-        rule: SamplingRule,
-        plan: RoundPlan,
-        in_flight: Proposal,
-        regime: Regime,
-        note: RoundNote,
+        self, drafting: SessionDrafting, tokens: Sequence[int], rule: SamplingRule, draft_length: int, note: RoundNote
     ) -> DraftRequest | None:
-        """Ask for what comes after the committed ``tokens`` and what is ``in_flight``; None if the
-        draft is not available.
+        """Ask for what comes after the committed ``tokens``. None if the draft is left alone; then
+        see whether it is back, if it is time to.
 
         A newer request takes the place of an older one that is not answered yet, both here and at
         the draft.
         """
-        last = drafting.request
-        if last is not None and time.monotonic() - last.sent > self._deadline:
-            last.give_up()
-        if not self.is_available(drafting):
-            return None
-        drafting.request = self._request(drafting, tokens, rule, plan, in_flight, regime, note)
-        return drafting.request
+        if self.is_available(drafting):
+            drafting.leave_request()
+            drafting.request = self._request(drafting, tokens, rule, draft_length, note)
+            return drafting.request
+        self.probe(drafting, tokens, rule, note)
+        return None
 
-    def probe(
-        self, drafting: SessionDrafting, tokens: Sequence[int], rule: SamplingRule, regime: Regime, note: RoundNote
-    ) -> None:
+    def probe(self, drafting: SessionDrafting, tokens: Sequence[int], rule: SamplingRule, note: RoundNote) -> None:
         """If the draft is left alone and it is time to see whether it is back: one session asks,
         and waits for nothing."""
         breaker = drafting.breaker if self._breaker.is_closed else self._breaker
         if self.fits and breaker.is_half_open:
             breaker.record_probe()
-            self._keep_probe(
-                self._request(drafting, tokens, rule, RoundPlan(1), NOTHING_PROPOSED, regime, note, is_probe=True)
-            )
+            self._keep_probe(self._request(drafting, tokens, rule, 1, note, is_probe=True))
 
     def visit(self) -> None:
         """The same where all sessions have moved away: one token is asked for, for no session."""
         if self.fits and self._breaker.is_half_open:
             self._breaker.record_probe()
-            visitor = SessionDrafting(SessionSpeculation(self.pair))
-            ask = Ask(SamplingRule(), (), 1, 0, self.pair.regime(None))
+            visitor = SessionDrafting()
             exchange = ExchangeNote(names.PROPOSE, self.address, time.monotonic())
             self._visitors.add(visitor)
-            self._keep_probe(DraftRequest(self, visitor, (0,), ask, exchange, is_probe=True))
+            self._keep_probe(DraftRequest(self, visitor, (0,), SamplingRule(), 1, exchange, is_probe=True))
 
     def _keep_probe(self, probe: DraftRequest) -> None:
         self._probes.append(probe)
@@ -173,20 +152,17 @@ class DraftSide:
         drafting: SessionDrafting,
         tokens: Sequence[int],
         rule: SamplingRule,
-        plan: RoundPlan,
-        in_flight: Proposal,
-        regime: Regime,
+        draft_length: int,
         note: RoundNote,
         *,
         is_probe: bool = False,
     ) -> DraftRequest:
         exchange = note.begin_propose(names.PROPOSE, self.address)
-        exchange.draft_length, exchange.in_flight_length = plan.draft_length, len(in_flight)
-        ask = Ask(rule, in_flight.tokens, plan.draft_length, plan.branch_count, regime)
-        return DraftRequest(self, drafting, tokens, ask, exchange, is_probe=is_probe)
+        exchange.draft_length = draft_length
+        return DraftRequest(self, drafting, tokens, rule, draft_length, exchange, is_probe=is_probe)
 
     async def wait(self, request: DraftRequest) -> float:
-        """Wait for a request's last branch, no longer than the deadline and no longer than the
+        """Wait for a request's proposal, no longer than the deadline and no longer than the
         draft is well; returns the seconds waited."""
         started = time.monotonic()
         left = max(0.0, request.sent + self._deadline - started)
@@ -216,22 +192,12 @@ class DraftSide:
         self, request: DraftRequest, sequence: PeerSequence, position: Position, traceparent: str
     ) -> Callable[[], None]:
         """Put a request's item on the stream; returns what withdraws the request from it."""
-        ask = request.ask
         return self._draft.propose(
-            sequence,
-            self._terms,
-            position,
-            ask.in_flight,
-            ask.draft_length,
-            ask.branch_count,
-            ask.rule,
-            traceparent,
-            request,
+            sequence, self._terms, position, request.draft_length, request.rule, traceparent, request
         )
 
     def answered(self, request: DraftRequest, timing: PeerTiming | None) -> None:
-        """The draft is there. If it answered in time, and no probe, it is well: learn what it
-        takes."""
+        """The draft is there. If it answered in time, and no probe, it is well."""
         self._answered_at = time.monotonic()
         self._forget_probes()
         in_time = timing is not None and not request.is_probe and timing.round_trip <= self._deadline
@@ -242,22 +208,6 @@ class DraftSide:
                 breaker.record_answer()
         self._turn_well()
         self._see_off(request)
-        if timing is None or not in_time:
-            return  # what it took was its absence
-        ask = request.ask
-        forward, around = without_prompts(timing)
-        steps, whole = min(timing.forward_count, ask.step_count), forward + around
-        if not timing.prefill:  # steps for what was committed since are there for every length alike
-            forward *= steps / max(1, timing.forward_count)
-        self.pair.drafting.observe(
-            timing.step_token_count,
-            steps,
-            forward,
-            whole,
-            ask.regime,
-            beside=ask.branch_count > 0,
-            share=1 / self.pair.session_count,
-        )
 
     def failed(self, request: DraftRequest, reason: str) -> None:
         """The draft is not: all leave it alone, and no round waits for it any longer. Where it is

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 
 from orchestrator.peers.exchange import PeerTiming
 from orchestrator.rounds.result import RoundResult
-from orchestrator.speculation.plan import PLAIN, RoundPlan
 from slipstream.telemetry.tracing import Ending, ending_of
 
 _MOST_SETBACKS = 32
@@ -31,7 +30,6 @@ class ExchangeNote:
     traceparent: str = ""
     """What the peer's own spans hang under; empty if it need not make any."""
     draft_length: int = 0
-    in_flight_length: int = 0
     ended: float | None = None
     timing: PeerTiming | None = None
     ending: Ending | None = None
@@ -85,11 +83,8 @@ class RoundNote:
     trace_prefix: str = ""
     """Of the traceparents that peers get; empty if they need not make spans."""
     began: float = field(default_factory=time.monotonic)
-    plan: RoundPlan = PLAIN
     session_count: int = 1
     """Sessions with a turn running, this one among them."""
-    predicted: float | None = None
-    """How many of the verified draft tokens should have been accepted, where that was weighed."""
     verify: ExchangeNote | None = None
     proposes: list[ExchangeNote] = field(default_factory=list)
     ended: float = 0.0
@@ -105,7 +100,6 @@ class RoundNote:
     committed: int = 0
     """Of the tokens that it brought, those that the turn took."""
     waited: float = 0.0
-    hit: bool | None = None
     draft_failed: bool = False
     margin: float = math.inf
     is_step: bool = False
@@ -128,7 +122,7 @@ class RoundNote:
         self.ended = time.monotonic()
         self.outcome, self.rung = result.next_token_kind, result.rung
         (self.drafted, self.accepted), self.committed = result.counted(committed), committed
-        self.waited, self.hit, self.margin = result.waited, result.hit, result.margin
+        self.waited, self.margin = result.waited, result.margin
         self.draft_failed = result.draft_failed
         if result.moments is not None:
             self.is_step = True
@@ -144,7 +138,7 @@ class RoundNote:
 
     @property
     def seconds(self) -> float:
-        """From its plan to its end."""
+        """From its beginning to its end."""
         return self.ended - self.began
 
     @property

@@ -11,12 +11,11 @@ import logging
 from orchestrator.rounds.draft_request import DraftRequest
 from orchestrator.rounds.drafting import DraftSide
 from orchestrator.rounds.note import RoundNote
+from orchestrator.rounds.parties import Parties
 from orchestrator.rounds.result import RoundResult
 from orchestrator.rounds.session import SessionRounds
-from orchestrator.rounds.start import Parties, join_home
 from orchestrator.rounds.terms import RoundTerms
-from orchestrator.speculation.plan import Overlap, RoundPlan, Why
-from orchestrator.speculation.proposal import NOTHING_PROPOSED, Proposal
+from orchestrator.speculation.proposal import NOTHING_PROPOSED, Proposal, Source
 
 log = logging.getLogger(__name__)
 
@@ -29,16 +28,14 @@ async def run_ratio_round(
 ) -> RoundResult:
     """Propose and verify after the committed ``tokens``, of which there may be ``room`` more.
     VerifierLostError, or a PeerError no retry mends; may be cancelled."""
-    longest = max(0, min(room - 1, parties.target.max_draft_length))  # one more is committed than proposed
-    draft, pair, _ = join_home(parties, session, tokens, terms, longest)
-    note.session_count = pair.session_count
+    draft = _join_draft(parties, session, terms)
+    note.session_count = len(parties.running)
     drafting, request, waited = session.drafting, None, 0.0
-    length = _length(draft, terms, longest)
+    length = _length(draft, terms, min(room - 1, parties.target.max_draft_length))
     try:
-        if draft is not None and length:
-            request = _ask(draft, session, tokens, terms, length, note)
+        if draft is not None and length > 0:
+            request = draft.ask(drafting, tokens, terms.rule, length, note)
         if draft is not None and request is not None:
-            note.plan = RoundPlan(length, why=Why.FIXED)
             waited = await draft.wait(request)
         proposal = _usable(request, length, parties.target.vocabulary_size)
         answer = await parties.verifying.verify(session.verifier, tokens, proposal, terms.rule, terms.logprobs, note)
@@ -50,16 +47,13 @@ async def run_ratio_round(
     return RoundResult(
         tokens=(*proposal.tokens[: answer.accepted_count], answer.next_token),
         proposal_length=len(proposal),
-        source=proposal.source if proposal.tokens else None,
+        source=Source.DRAFT if proposal.tokens else None,
         accepted_count=answer.accepted_count,
-        overlap=Overlap.NONE,
-        asked=request is not None,
         prefilled_count=answer.prefilled_count,
         verify=answer.timing,
         waited=waited,
         awaited=None if request is None else request.timing,
         drafted=drafting.take_finished(),
-        hit=None,
         draft_failed=drafting.take_failed(),
         switched_off=False,
         margin=answer.margin,
@@ -68,25 +62,24 @@ async def run_ratio_round(
     )
 
 
+def _join_draft(parties: Parties, session: SessionRounds, terms: RoundTerms) -> DraftSide | None:
+    """Count a session as running, and return the draft that it lives on. One that wants to draft
+    and has none is given one."""
+    begins_turn = session not in parties.running
+    parties.running.add(session)
+    if not terms.speculation.uses_draft:
+        return parties.drafts.of(session.drafting)
+    return parties.drafts.home(session.drafting, begins_turn=begins_turn, stays=True)
+
+
 def _length(draft: DraftSide | None, terms: RoundTerms, longest: int) -> int:
-    """Return how many tokens to ask the draft for; 0 for none."""
+    """Return how many tokens to ask the draft for, at most ``longest``: one more is committed than
+    proposed. 0 for none."""
     asked = terms.speculation
     if draft is None or not draft.fits or not asked.uses_draft:
         return 0
     wanted = _USUAL_LENGTH if asked.draft_length is None else asked.draft_length
     return min(wanted, longest, draft.max_draft_length)
-
-
-def _ask(
-    draft: DraftSide, session: SessionRounds, tokens: list[int], terms: RoundTerms, length: int, note: RoundNote
-) -> DraftRequest | None:
-    """Ask for a proposal. None if the draft is left alone; then see whether it is back, if it is
-    time to."""
-    drafting, regime = session.drafting, draft.pair.regime(Overlap.NONE)
-    if not draft.is_available(drafting):
-        draft.probe(drafting, tokens, terms.rule, regime, note)
-        return None
-    return draft.ask(drafting, tokens, terms.rule, RoundPlan(length), NOTHING_PROPOSED, regime, note)
 
 
 def _usable(request: DraftRequest | None, length: int, vocabulary_size: int) -> Proposal:

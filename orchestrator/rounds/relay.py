@@ -7,29 +7,17 @@ from itertools import pairwise
 from orchestrator.peers.exchange import PeerTiming
 from orchestrator.peers.run_parts import Part
 from orchestrator.rounds.note import RoundNote
+from orchestrator.rounds.parties import Parties
 from orchestrator.rounds.result import RoundResult
 from orchestrator.rounds.session import SessionRounds
-from orchestrator.rounds.start import Parties, join_home
 from orchestrator.rounds.terms import RoundTerms
-from orchestrator.speculation.knowledge import VerifierKnowledge
-from orchestrator.speculation.plan import Overlap
-from orchestrator.speculation.proposal import Source
-from slipstream.agreed import ROUND_TAIL
 from slipstream.telemetry import names
 
 
 def is_relayed(terms: RoundTerms) -> bool:
     """Return whether a turn under these terms is decoded by a run. The ratio test's text depends on
     what is proposed, so its rounds are asked for one by one."""
-    return terms.speculation.is_off and not terms.rule.draws_ratios
-
-
-def _learn_steps(part: Part, home: VerifierKnowledge) -> None:
-    """Learn what a step takes, unless prompts made steps longer."""
-    timing = part.timing
-    if timing.forward_count and timing.step_token_count and not timing.prefill and part.prefilled_count <= ROUND_TAIL:
-        seconds, share = timing.forward / timing.forward_count, 1 / max(1, home.budget.session_count)
-        home.costs.observe_steps(timing.step_token_count, seconds, home.regime(None), share)
+    return not terms.rule.draws_ratios
 
 
 async def next_result(
@@ -37,14 +25,13 @@ async def next_result(
 ) -> RoundResult:
     """Return what the target chooses after the committed ``tokens``: one step of its run, or a
     stretch of steps without hints."""
-    _, pair, home = join_home(parties, session, tokens, terms)
-    note.session_count = pair.session_count
+    parties.running.add(session)
+    note.session_count = len(parties.running)
     kept = session.run.take_kept(len(tokens))
     if kept is not None:
         note.begin_verify(names.VERIFY).finish(kept.verify)
         return kept
     part = await parties.verifying.next_part(session.run, tokens, terms, room, note)
-    _learn_steps(part, home)
     first, *others = _results(part)
     figures = session.run.take_figures()
     first = first._replace(
@@ -74,14 +61,11 @@ def _results(part: Part) -> list[RoundResult]:
                 proposal_length=step.hint_count,
                 source=step.source,
                 accepted_count=step.accepted_count,
-                overlap=Overlap.RUN_AHEAD if step.source is Source.DRAFT else Overlap.NONE,
-                asked=step.source is Source.DRAFT,
                 prefilled_count=0 if start else part.prefilled_count,
                 verify=step.timing,
                 waited=step.held,
                 awaited=PeerTiming(0.0, step.held, step.held, step.held) if step.held else None,
                 drafted=[],
-                hit=None,
                 draft_failed=False,
                 switched_off=False,
                 margin=part.margin,

@@ -6,7 +6,6 @@ from enum import Enum
 from typing import NamedTuple
 
 from orchestrator.peers.exchange import PeerTiming
-from orchestrator.speculation.plan import Overlap
 from orchestrator.speculation.proposal import Source
 from slipstream.sampling.outcome import TokenLogprobs
 
@@ -30,25 +29,21 @@ class RoundResult(NamedTuple):
     ``tokens`` are ready to commit: the accepted ones, and the target's own. A stretch without hints
     may have several of these. ``proposal_length`` tokens of ``source`` were verified.
 
-    ``asked`` says whether the draft had a part in it. ``waited`` is how long it waited for its
-    proposal, in seconds, and ``awaited`` the timing of the request it waited for. ``switched_off``
-    says that the draft is left out from here on. ``drafted`` are the timings of all requests to the
-    draft that were answered since the last round. ``hit`` says whether the draft had prepared for
-    what the last verification answered; None if it was not asked to.
+    ``waited`` is how long it waited for its proposal, in seconds, and ``awaited`` the timing of the
+    request it waited for. ``switched_off`` says that the session's proposers rest from here on.
+    ``drafted`` are the timings of all requests to the draft that were answered since the last
+    round.
     """
 
     tokens: tuple[int, ...]
     proposal_length: int
     source: Source | None
     accepted_count: int
-    overlap: Overlap
-    asked: bool
     prefilled_count: int
     verify: PeerTiming
     waited: float
     awaited: PeerTiming | None
     drafted: list[PeerTiming]
-    hit: bool | None
     draft_failed: bool
     switched_off: bool
     margin: float

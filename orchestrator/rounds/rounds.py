@@ -7,40 +7,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from orchestrator.peers.model_info import ModelInfo
 from orchestrator.proposers.listed import proposers_of_session
 from orchestrator.rounds.capacity import Capacity
 from orchestrator.rounds.draft_request import SessionDrafting
 from orchestrator.rounds.drafts import Drafts
 from orchestrator.rounds.note import RoundNote
+from orchestrator.rounds.parties import Parties
 from orchestrator.rounds.ratio_round import run_ratio_round
 from orchestrator.rounds.relay import is_relayed, next_result
 from orchestrator.rounds.result import RoundResult
-from orchestrator.rounds.round import Round
 from orchestrator.rounds.session import SessionRounds
-from orchestrator.rounds.start import Parties
 from orchestrator.rounds.terms import RoundTerms
 from orchestrator.rounds.verification import VerifierSide
-from orchestrator.speculation.knowledge import PairKnowledge
-from orchestrator.speculation.session import SessionSpeculation
 
 
 class Rounds:
     """Runs rounds for all sessions over the verifiers of one target and its drafts, if there are
     any."""
 
-    def __init__(self, verifying: VerifierSide, drafts: Drafts, target: ModelInfo, pair: PairKnowledge) -> None:
-        """``pair`` is what is known of sessions that no draft proposes for; of others each draft
-        has its own."""
-        self.pair = pair
+    def __init__(self, verifying: VerifierSide, drafts: Drafts, target: ModelInfo) -> None:
         self.capacity = Capacity(verifying.verifiers)
-        self._parties = Parties(verifying, drafts, target, pair)
+        self._parties = Parties(verifying, drafts, target)
 
     def open(self, session_id: str) -> SessionRounds:
         """A new session's side. It takes up nothing on the peers before its first round."""
-        drafting = SessionDrafting(SessionSpeculation(self.pair))
+        drafting = SessionDrafting()
         return SessionRounds(
             session_id, drafting, proposers=proposers_of_session(self._parties.drafts, drafting, session_id)
         )
@@ -62,23 +54,18 @@ class Rounds:
         """
         if is_relayed(terms):
             return await next_result(self._parties, session, tokens, terms, room, note)
-        if terms.rule.draws_ratios:
-            return await run_ratio_round(self._parties, session, tokens, terms, room, note)
-        return await Round(self._parties, session, tokens, terms, room, note).run()
+        return await run_ratio_round(self._parties, session, tokens, terms, room, note)
 
-    def end_turn(self, session: SessionRounds, tokens: Sequence[int], generated_count: int) -> None:
-        """The turn has ended with these committed ``tokens``, the last ``generated_count`` of them
-        generated; if none were, it is undone. The session has no claim on the verifiers' time any
-        more."""
+    def end_turn(self, session: SessionRounds, generated_count: int) -> None:
+        """The turn has ended after so many generated tokens; without any it is undone."""
         session.run.stop()
         if generated_count == 0:
             session.undo_turn()
-        session.leave_home()
-        session.drafting.speculation.end_turn(tokens, generated_count)
+        self._parties.running.discard(session)
 
     def release(self, session: SessionRounds) -> None:
         """Give a session's pages back on both peers."""
         session.run.stop()
-        session.leave_home()
+        self._parties.running.discard(session)
         self._parties.verifying.release(session.verifier)
         self._parties.drafts.release(session.drafting)

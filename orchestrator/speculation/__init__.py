@@ -1,1 +1,1 @@
-"""How much to speculate, on what, and when. Pure: no I/O, no wire."""
+"""What a turn may ask for, and what a draft proposes. Pure: no I/O, no wire."""

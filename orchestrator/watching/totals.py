@@ -14,7 +14,6 @@ from orchestrator.rounds.note import RoundNote
 from orchestrator.rounds.result import RoundResult
 from orchestrator.sessions.turns.acceptance_window import AcceptanceWindow
 from orchestrator.sessions.turns.turn_record import TurnEnded
-from orchestrator.watching.turn_trace import WAYS
 from slipstream.telemetry import instruments
 from slipstream.telemetry.metrics import Distribution
 
@@ -29,14 +28,12 @@ class Totals:
     """Totals since the process began. A reader calls `fold` first."""
 
     def __init__(self) -> None:
-        self.rounds: Counter[tuple[str, str, str]] = Counter()
-        """Rounds by outcome, way and rung."""
+        self.rounds: Counter[tuple[str, str]] = Counter()
+        """Rounds by outcome and rung."""
         self.draft_lengths: Counter[int] = Counter()
         """Rounds by the number of draft tokens verified."""
         self.accepted_lengths: Counter[int] = Counter()
         """The same rounds by the number of draft tokens accepted."""
-        self.hits = 0
-        self.misses = 0
         self.generation_tokens = 0
         self.prompt_tokens = 0
         self.cached_tokens = 0
@@ -86,18 +83,14 @@ class Totals:
 
     def _count(self, ended: list[_Ended]) -> None:
         for note, result, window in ended:
-            plan = note.plan
-            self.rounds[note.outcome, WAYS[plan.overlap] if plan.draft_length else "none", note.rung] += 1
+            self.rounds[note.outcome, note.rung] += 1
             if result is None:
                 continue
             self.generation_tokens += note.committed
             if note.number > 1 and note.committed:
                 self.token.observe_all([note.seconds / note.committed] * note.committed)
-            if result.hit is not None:
-                self.hits += result.hit
-                self.misses += not result.hit
             self.switched_off += result.switched_off
-            if result.asked:
+            if result.waited:
                 self.wait.observe(result.waited)
             if note.drafted:
                 self.draft_lengths[note.drafted] += 1

@@ -14,7 +14,6 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind
 from orchestrator.rounds.note import ExchangeNote, RoundNote
 from orchestrator.sessions.turns.turn_record import TurnEnded
 from orchestrator.sessions.turns.watcher import TurnBegun
-from orchestrator.speculation.plan import Overlap
 from orchestrator.watching.budget import SpanBudget
 from orchestrator.watching.sampled_rounds import SampledRounds
 from slipstream.telemetry import names
@@ -39,10 +38,6 @@ _MOST_LIVE_ROUNDS = 240
 _LEAST_ROUNDS = 2
 """Rounds of a turn with a span even beyond the budget: the slowest, and the one in which the
 least was accepted."""
-
-
-WAYS = {Overlap.NONE: "wait", Overlap.ENUMERATE: "enumerate", Overlap.RUN_AHEAD: "run_ahead"}
-"""Work of the draft while the target verifies: it waits, prepares branches, or runs ahead."""
 
 
 class Detail(Enum):
@@ -195,18 +190,12 @@ class TurnTrace:
 
 def round_attributes(note: RoundNote) -> dict[str, AttributeValue]:
     """Return the attributes of a round's span."""
-    plan = note.plan
     attributes: dict[str, AttributeValue] = {
         names.ROUND_NUMBER: note.number,
         names.BASE_LENGTH: note.base_length,
-        names.PLANNED_LENGTH: plan.draft_length,
-        names.PLAN_REASON: plan.why.value,
-        names.WAY: WAYS[plan.overlap] if plan.draft_length else "none",
         names.SESSION_COUNT: note.session_count,
         names.VERIFIER_IDLE_MS: note.verifier_idle * 1e3,
     }
-    if plan.rate is not None:
-        attributes[names.FORECAST_RATE] = plan.rate
     if note.verify is not None and note.verify.timing is not None:
         timing = note.verify.timing
         attributes[names.VERIFY_MS] = timing.forward * 1e3
@@ -225,10 +214,6 @@ def round_attributes(note: RoundNote) -> dict[str, AttributeValue]:
     }
     if note.drafted:
         attributes[names.ACCEPTANCE] = note.accepted / note.drafted
-        if note.predicted is not None:
-            attributes[names.PREDICTED_ACCEPTANCE] = note.predicted / note.drafted
-    if note.hit is not None:
-        attributes[names.BRANCH_HIT] = note.hit
     if note.draft_failed:
         attributes[names.DRAFT_FAILED] = True
     if math.isfinite(note.margin):
@@ -247,7 +232,6 @@ def exchange_attributes(exchange: ExchangeNote) -> dict[str, AttributeValue]:
         attributes[names.SERVER_PORT] = int(port)
     if exchange.draft_length:
         attributes[names.DRAFT_LENGTH] = exchange.draft_length
-        attributes[names.IN_FLIGHT_LENGTH] = exchange.in_flight_length
     timing = exchange.timing
     if timing is not None:
         attributes |= {

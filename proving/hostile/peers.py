@@ -51,7 +51,6 @@ def _settings(index: int, *, is_run: bool) -> Settings:
         max_token_count=_TOKEN_COUNT,
         ignore_end_tokens=True,
         draft_length=0 if is_run else 3,
-        overlap="enumerate" if index % 2 else "none",
         top_logprob_count=2 if index % 4 < 2 else None,
         prompt_logprobs=index % 4 == 0,
     )

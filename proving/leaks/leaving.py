@@ -49,7 +49,7 @@ class Scene:
             temperature=rng.choice((0.0, 1.0)),
             seed=rng.randrange(2**32),
             draft_length=rng.choice((None, 0, 4, "adaptive")),
-            overlap=rng.choice((None, "none", "enumerate", "run_ahead")),
+            ratio=rng.choice((None, None, True)),
             top_logprob_count=rng.choice((None, None, 2)),
             structure=rng.choice((None,) * 7 + (Structure(regex="[a-z ]{1,200}"),)),
         )

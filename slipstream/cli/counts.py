@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from slipstream.cli.words import outcome_of, proposer_of, way_of
+from slipstream.cli.words import outcome_of, proposer_of
 from slipstream.rpc.wire import seconds
 from slipstream.v1 import status_pb2
 
@@ -24,14 +24,14 @@ _PARTS = ("verify", "verify_queue", "verify_network", "draft_wait")
 _WITHOUT_TIMES = ("cancelled", "failed")
 """Rounds that are counted and whose times are not."""
 
-OUTCOME, WAY, PROPOSER = 1, 2, 3
+OUTCOME, PROPOSER = 1, 2
 """Places in the key of a count of rounds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
     """Sums by key: a field of ProcessStatus; such a list and a place in it; or round_counts,
-    outcome, way and proposer. Times are in seconds."""
+    outcome and proposer. Times are in seconds."""
 
     sums: Mapping[tuple[str, ...], float] = field(default_factory=dict)
 
@@ -43,7 +43,7 @@ class Counts:
         for name in _LISTS:
             sums |= {(name, str(place)): count for place, count in enumerate(getattr(status, name))}
         for kind in status.round_counts:
-            key = (_ROUNDS, outcome_of(kind.outcome), way_of(kind), proposer_of(kind))
+            key = (_ROUNDS, outcome_of(kind.outcome), proposer_of(kind))
             sums[key] = sums.get(key, 0) + kind.count
         return cls(sums)
 
@@ -58,7 +58,7 @@ class Counts:
         return found
 
     def rounds_by(self, place: int) -> dict[str, float]:
-        """Rounds by OUTCOME, WAY or PROPOSER."""
+        """Rounds by OUTCOME or PROPOSER."""
         sums: dict[str, float] = {}
         for key, count in self.sums.items():
             if key[0] == _ROUNDS:

@@ -9,10 +9,10 @@ from typing import Any
 from rich.console import Console
 from rich.live import Live
 
-from slipstream.cli.counts import OUTCOME, PROPOSER, WAY, Counts
+from slipstream.cli.counts import OUTCOME, PROPOSER, Counts
 from slipstream.cli.figures import Figures, Looks, Peer
 from slipstream.cli.top_screen import Screen, duration
-from slipstream.cli.words import OUTCOMES, PROPOSERS, WAYS
+from slipstream.cli.words import OUTCOMES, PROPOSERS
 from slipstream.client import Client, PeerError
 
 ANSWER_SECONDS = 5.0
@@ -114,7 +114,6 @@ def _rounds(rates: Counts) -> dict[str, Any]:
     return {
         "all": rates.round_count,
         "by_outcome": by(OUTCOME, OUTCOMES),
-        "by_way": by(WAY, WAYS),
         "by_proposer": by(PROPOSER, PROPOSERS),
     }
 

@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from slipstream.cli.bars import BLOCKS, LETTERS, Marks, bar, level, sparkline
-from slipstream.cli.counts import OUTCOME, PROPOSER, WAY, Counts
+from slipstream.cli.counts import OUTCOME, PROPOSER, Counts
 from slipstream.cli.figures import HISTORY_SECONDS, Figures, Peer, Process, Turn
-from slipstream.cli.words import OUTCOMES, PROPOSERS, WAYS
+from slipstream.cli.words import OUTCOMES, PROPOSERS
 from slipstream.v1 import status_pb2
 
 _LABEL_WIDTH = 15
@@ -157,9 +157,8 @@ def _rounds(rates: Counts) -> Iterator[Text]:
         if rate or name not in _BAD_OUTCOMES:
             line.append(f"  {name} {told(rate)}", "bold red" if name in _BAD_OUTCOMES else "")
     yield line
-    for label, names, place in (("  draft is", WAYS, WAY), ("  proposed by", PROPOSERS, PROPOSER)):
-        shares = (f"{name} {told(rate)}" for name, rate in _named(names, rates.rounds_by(place)))
-        yield _label(label).append("  ".join(shares))
+    shares = (f"{name} {told(rate)}" for name, rate in _named(PROPOSERS, rates.rounds_by(PROPOSER)))
+    yield _label("  proposed by").append("  ".join(shares))
 
 
 def _named(names: Mapping[str, str], rates: Mapping[str, float]) -> Iterator[tuple[str, float]]:

@@ -14,15 +14,10 @@ from slipstream.cli.remarks import counted, headline, is_bad, left_out_of, notes
 from slipstream.cli.timeline import Kind, parts_of, proposals_of, scale_of, span_of, sums_of
 from slipstream.cli.words import (
     PROPOSERS,
-    WAYS,
-    foreseen_of,
-    hit_of,
     margin_of,
     milliseconds,
     outcome_of,
-    plan_reason_of,
     proposer_of,
-    way_of,
 )
 from slipstream.rpc.wire import seconds
 from slipstream.v1 import trace_pb2
@@ -34,19 +29,13 @@ _COLUMNS = (
     "",
     "ms",
     "drafted / accepted / committed",
-    "K, why",
-    "draft",
     "by",
-    "hit",
-    "foreseen",
     "margin",
 )
 _EXPLAINED = (
     "A row is a round, first on the turn's time and then beside the others. Above are its parts and the time "
     "that the verifier was idle for it; below is what was asked of the draft, paler if the round did not wait for the answer. "
-    "K is the planned number of draft tokens; the column draft says what it did while the target verified, hit whether what it "
-    "had prepared came true, foreseen how many of the drafted tokens were to be accepted, margin the least lead of a chosen "
-    "token over the next best. A click on a row shows what it asked of whom."
+    "The column margin has the least lead of a chosen token over the next best. A click on a row shows what it asked of whom."
 )
 _MOST_TICKS = 5
 
@@ -176,11 +165,7 @@ def _round(trace: trace_pb2.RoundTrace, end: float, scale: float) -> str:
         f"{seconds(trace.start) * 1e3:.1f}",
         f"{seconds(trace.total) * 1e3:.1f}",
         f"{trace.draft_token_count} / {trace.accepted_token_count} / {trace.committed_token_count}",
-        f"{trace.planned_length}, {plan_reason_of(trace) or '-'}",
-        WAYS.get(way_of(trace), way_of(trace)),
         PROPOSERS.get(proposer_of(trace), proposer_of(trace)),
-        hit_of(trace),
-        foreseen_of(trace),
         margin_of(trace),
     )
     cells = [f"<span>{escape(value)}</span>" for value in values]

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from slipstream.cli.remarks import headline, is_bad, left_out_of, notes_of, remarks_of
 from slipstream.cli.timeline import Kind, Part, own_parts_of, parts_of, scale_of, sums_of
-from slipstream.cli.words import foreseen_of, hit_of, margin_of, milliseconds, plan_reason_of, proposer_of, way_of
+from slipstream.cli.words import margin_of, milliseconds, proposer_of
 from slipstream.rpc.wire import seconds
 from slipstream.v1 import trace_pb2
 
@@ -37,7 +37,7 @@ INKS = {
 _LEAST_AXIS, _LEAST_PARTS, _MOST_PARTS = 16, 12, 40
 _MORE_FOR_BARS = 16
 """Columns that the bars get beyond the least, before the last columns of numbers are shown."""
-_ALWAYS_SHOWN = 4
+_ALWAYS_SHOWN = 2
 """Number of columns that are always shown."""
 
 
@@ -49,7 +49,6 @@ class _Column:
     meaning: str = ""
 
 
-_WAYS = {"none": "wait", "enumerate": "enum", "run_ahead": "ahead", "": "-"}
 _PROPOSERS = {"ngram": "n-gram", "": "-"}
 _BEFORE = (
     _Column("#", 4, lambda trace: str(trace.number)),
@@ -58,12 +57,7 @@ _BEFORE = (
 _TIME = _Column("ms", 7, lambda trace: f"{seconds(trace.total) * 1e3:.1f}")
 _AFTER = (
     _Column("d/a/c", 8, lambda trace: _tokens(trace), "tokens drafted, accepted, committed"),
-    _Column("way", 5, lambda trace: _WAYS.get(way_of(trace), way_of(trace)), "what the draft did meanwhile"),
-    _Column("K", 3, lambda trace: str(trace.planned_length), "draft tokens planned"),
     _Column("by", 6, lambda trace: _PROPOSERS.get(proposer_of(trace), proposer_of(trace)), "who proposed"),
-    _Column("hit", 4, hit_of, "whether what it had prepared came true"),
-    _Column("foreseen", 8, foreseen_of, "how many were to be accepted"),
-    _Column("why K", 12, plan_reason_of, "why so many were planned"),
     _Column("margin", 7, margin_of, "the least lead of a chosen token over the next best"),
 )
 """Columns of numbers, as many as there is room for."""

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 from slipstream.v1 import generation_pb2, status_pb2, trace_pb2
 
-WAYS = {"none": "waiting", "enumerate": "enumerated", "run_ahead": "run ahead", "": "without the draft"}
-"""Words for the draft's work while the target verifies."""
 PROPOSERS = {"draft": "draft", "ngram": "n-gram", "": "none"}
 """Words for the sources of proposals."""
 OUTCOMES = {name: name for name in ("recovered", "bonus", "plain", "cancelled", "failed")}
@@ -20,37 +18,11 @@ def outcome_of(number: trace_pb2.RoundOutcome.ValueType) -> str:
     return _name(trace_pb2.RoundOutcome.items(), "ROUND_OUTCOME_", number)
 
 
-def way_of(message: status_pb2.RoundCount | trace_pb2.RoundTrace) -> str:
-    """Return the word for the draft's work meanwhile; empty if it was not asked."""
-    if not message.HasField("overlap"):
-        return ""
-    return _name(generation_pb2.Speculation.Overlap.items(), "OVERLAP_", message.overlap)
-
-
 def proposer_of(message: status_pb2.RoundCount | trace_pb2.RoundTrace) -> str:
     """Return the word for the source of the proposal; empty if there was none."""
     if not message.proposer:
         return ""
     return _name(generation_pb2.Speculation.Proposer.items(), "PROPOSER_", message.proposer)
-
-
-def plan_reason_of(message: trace_pb2.RoundTrace) -> str:
-    """Return the reason that a round planned its number of draft tokens; empty if it is unknown."""
-    if not message.plan_reason:
-        return ""
-    return _name(trace_pb2.PlanReason.items(), "PLAN_REASON_", message.plan_reason).replace("_", " ")
-
-
-def hit_of(message: trace_pb2.RoundTrace) -> str:
-    """Say whether the draft had prepared the branch that came true."""
-    if not message.HasField("branch_hit"):
-        return "-"
-    return "hit" if message.branch_hit else "miss"
-
-
-def foreseen_of(message: trace_pb2.RoundTrace) -> str:
-    """Return how many of the drafted tokens were expected to be accepted."""
-    return f"{message.expected_accepted_count:.1f}" if message.HasField("expected_accepted_count") else "-"
 
 
 def margin_of(message: trace_pb2.RoundTrace) -> str:

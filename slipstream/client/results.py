@@ -93,12 +93,7 @@ class Result:
     ngram_token_count: int = 0
     ngram_accepted_token_count: int = 0
     draft_failure_count: int = 0
-    overlap_counts: dict[str, int] = field(default_factory=dict)
-    """Rounds with the draft, by what the draft did while the target verified: none, enumerate or
-    run_ahead."""
     switched_off_count: int = 0
-    hit_count: int = 0
-    miss_count: int = 0
     total_time: float = 0.0
     time_to_first_token: float = 0.0
     draft_time: float = 0.0
@@ -152,14 +147,7 @@ class Result:
         self.ngram_token_count = speculation.ngram_token_count
         self.ngram_accepted_token_count = speculation.ngram_accepted_token_count
         self.draft_failure_count = speculation.draft_failure_count
-        self.overlap_counts = {
-            "none": speculation.synchronous_round_count,
-            "enumerate": speculation.enumerated_round_count,
-            "run_ahead": speculation.run_ahead_round_count,
-        }
         self.switched_off_count = speculation.switched_off_count
-        self.hit_count = speculation.hit_count
-        self.miss_count = speculation.miss_count
 
     def _time(self, timing: turn_pb2.TurnTiming) -> None:
         self.total_time = seconds(timing.total)

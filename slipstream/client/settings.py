@@ -57,9 +57,8 @@ class Settings(SamplingFields[float | None, int | None]):
     those over the defaults of the server and the model.
 
     The sampling fields are those of `SamplingFields`. ``draft_length`` is the number of draft
-    tokens a round, 0 to switch drafting off, or "adaptive". ``overlap`` is what the draft does
-    while the target verifies ("none", "enumerate" or "run_ahead"). ``proposer`` says what proposes
-    tokens ("draft" or "ngram"). ``top_logprob_count`` asks for log-probabilities of the generated
+    tokens a round, 0 to switch drafting off, or "adaptive". ``proposer`` says what proposes tokens
+    ("draft" or "ngram"). ``top_logprob_count`` asks for log-probabilities of the generated
     tokens, and of that many likeliest tokens beside each one. ``prompt_logprobs`` asks for the
     prompt's too, and ``token_origins`` for how each token came about. ``ratio`` selects the ratio
     test instead of coupled sampling. ``cleared`` names fields of the GenerationSettings message
@@ -83,7 +82,6 @@ class Settings(SamplingFields[float | None, int | None]):
     ratio: bool | None = None
     proposal_top_k: int | None = None
     draft_length: int | Literal["adaptive"] | None = None
-    overlap: Literal["none", "enumerate", "run_ahead"] | None = None
     proposer: Literal["draft", "ngram"] | None = None
     cleared: Sequence[str] = ()
 
@@ -134,8 +132,6 @@ class Settings(SamplingFields[float | None, int | None]):
             speculation.fixed.length = self.draft_length
         elif self.draft_length is not None:
             speculation.off.SetInParent()
-        if self.overlap is not None:
-            speculation.overlap = generation_pb2.Speculation.Overlap.Value(f"OVERLAP_{self.overlap.upper()}")
         if self.proposer is not None:
             speculation.proposer = generation_pb2.Speculation.Proposer.Value(f"PROPOSER_{self.proposer.upper()}")
         return speculation if speculation.ListFields() else None

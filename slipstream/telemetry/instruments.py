@@ -97,15 +97,10 @@ ACCEPTED_TOKENS_PER_POS = _counter(
 ROUNDS = _counter(
     "rounds",
     "rounds",
-    "Rounds by outcome (recovered, bonus, plain, failed, cancelled), by what the draft did during the verification (none, "
-    "wait, enumerate, run_ahead), and by the source of the proposal (draft, ngram, plain).",
+    "Rounds by outcome (recovered, bonus, plain, failed, cancelled), and by the source of the proposal (draft, ngram, "
+    "prediction, plain).",
     "outcome",
-    "way",
     "rung",
-)
-BRANCH_HITS = _counter("branch_hits", "rounds", "Rounds that began with a proposal which the draft had prepared.")
-BRANCH_MISSES = _counter(
-    "branch_misses", "rounds", "Rounds for which the draft was asked to prepare, but had no matching proposal."
 )
 PROMPT_TOKENS = _counter("prompt_tokens", "tokens", "Prompt tokens of turns that have generated a token.")
 GENERATION_TOKENS = _counter("generation_tokens", "tokens", "Tokens that rounds committed.")
@@ -330,8 +325,6 @@ OF_THE_ORCHESTRATOR = (
     DRAFT_TOKENS_PER_POS,
     ACCEPTED_TOKENS_PER_POS,
     ROUNDS,
-    BRANCH_HITS,
-    BRANCH_MISSES,
     PROMPT_TOKENS,
     LOST_CONTEXT_TOKENS,
     GENERATION_TOKENS,
@@ -393,3 +386,10 @@ OF_A_MODEL_SERVICE = (
     ITEMS,
     PREEMPTIONS,
 )
+
+REMOVED = {
+    "slipstream_branch_hits_total, slipstream_branch_misses_total": "The draft prepares for no particular answer any more: "
+    "it sends hints, and the verifier uses those that fit.",
+    "label `way` of slipstream_rounds_total": "The draft works beside the target at all times.",
+}
+"""Metrics and labels that there were, and why they are gone."""

@@ -19,6 +19,11 @@ if sys.version_info >= (3, 11):
 else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
+if sys.version_info >= (3, 13):
+    from warnings import deprecated as _deprecated
+else:
+    from typing_extensions import deprecated as _deprecated
+
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
@@ -188,7 +193,9 @@ Global___LogprobSettings: _TypeAlias = LogprobSettings  # noqa: Y015
 
 @_typing.final
 class Speculation(_message.Message):
-    """How many tokens the draft proposes a round. It changes the speed, never the text."""
+    """How many proposed tokens the target verifies in a step. Except under Acceptance RATIO it changes
+    the speed, never the text.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -199,29 +206,27 @@ class Speculation(_message.Message):
     class _OverlapEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[Speculation._Overlap.ValueType], _builtins.type):
         DESCRIPTOR: _descriptor.EnumDescriptor
         OVERLAP_UNSPECIFIED: Speculation._Overlap.ValueType  # 0
-        """Adaptive: the fastest. Fixed: OVERLAP_NONE."""
+        """No meaning."""
         OVERLAP_NONE: Speculation._Overlap.ValueType  # 1
-        """Nothing: each round waits for its proposal."""
+        """No meaning."""
         OVERLAP_ENUMERATE: Speculation._Overlap.ValueType  # 2
-        """The draft prepares branches for the possible answers. A round waits if the answer is not
-        among them.
-        """
+        """No meaning."""
         OVERLAP_RUN_AHEAD: Speculation._Overlap.ValueType  # 3
-        """The draft works rounds ahead, and no round waits for it."""
+        """No meaning."""
 
     class Overlap(_Overlap, metaclass=_OverlapEnumTypeWrapper):
-        """What the draft does while the target verifies."""
+        """What the draft did while the target verified. All values mean the same now: the target
+        continues by itself, and the draft works at the same time.
+        """
 
     OVERLAP_UNSPECIFIED: Speculation.Overlap.ValueType  # 0
-    """Adaptive: the fastest. Fixed: OVERLAP_NONE."""
+    """No meaning."""
     OVERLAP_NONE: Speculation.Overlap.ValueType  # 1
-    """Nothing: each round waits for its proposal."""
+    """No meaning."""
     OVERLAP_ENUMERATE: Speculation.Overlap.ValueType  # 2
-    """The draft prepares branches for the possible answers. A round waits if the answer is not
-    among them.
-    """
+    """No meaning."""
     OVERLAP_RUN_AHEAD: Speculation.Overlap.ValueType  # 3
-    """The draft works rounds ahead, and no round waits for it."""
+    """No meaning."""
 
     class _Proposer:
         ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -248,7 +253,7 @@ class Speculation(_message.Message):
 
     @_typing.final
     class Off(_message.Message):
-        """Plain decoding: one token a round."""
+        """Plain decoding: one token a step."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
@@ -263,13 +268,13 @@ class Speculation(_message.Message):
 
     @_typing.final
     class Fixed(_message.Message):
-        """The same length every round."""
+        """The same length every step, as far as so many tokens are there in time."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
         LENGTH_FIELD_NUMBER: _builtins.int
         length: _builtins.int
-        """Tokens a round, from 1 to GetServerInfoResponse.max_draft_length."""
+        """Tokens a step, from 1 to GetServerInfoResponse.max_draft_length."""
         def __init__(
             self,
             *,
@@ -283,8 +288,8 @@ class Speculation(_message.Message):
 
     @_typing.final
     class Adaptive(_message.Message):
-        """As many as pay, by the measured times and acceptance of earlier rounds; none where speculation
-        would cost time.
+        """As many as pay, by the measured times of steps and what earlier proposals were worth; none
+        where speculation would cost time. Under Acceptance RATIO four tokens a round.
         """
 
         DESCRIPTOR: _descriptor.Descriptor
@@ -303,8 +308,16 @@ class Speculation(_message.Message):
     ADAPTIVE_FIELD_NUMBER: _builtins.int
     OVERLAP_FIELD_NUMBER: _builtins.int
     PROPOSER_FIELD_NUMBER: _builtins.int
-    overlap: Global___Speculation.Overlap.ValueType
-    """Not together with Acceptance RATIO, which takes OVERLAP_NONE."""
+    @_builtins.property
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def overlap(self) -> Global___Speculation.Overlap.ValueType:
+        """Ignored: the target continues by itself, and the draft works at the same time."""
+
+    @overlap.setter
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def overlap(self, value: Global___Speculation.Overlap.ValueType) -> None:
+        """Ignored: the target continues by itself, and the draft works at the same time."""
+
     proposer: Global___Speculation.Proposer.ValueType
     """Who proposes."""
     @_builtins.property

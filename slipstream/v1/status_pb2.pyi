@@ -19,6 +19,11 @@ if sys.version_info >= (3, 11):
 else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
+if sys.version_info >= (3, 13):
+    from warnings import deprecated as _deprecated
+else:
+    from typing_extensions import deprecated as _deprecated
+
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
@@ -177,8 +182,16 @@ class RoundCount(_message.Message):
     COUNT_FIELD_NUMBER: _builtins.int
     outcome: _trace_pb2.RoundOutcome.ValueType
     """How they ended."""
-    overlap: _generation_pb2.Speculation.Overlap.ValueType
-    """What the draft did while the target verified. Unset: the draft was not asked."""
+    @_builtins.property
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def overlap(self) -> _generation_pb2.Speculation.Overlap.ValueType:
+        """Never set: the draft works beside the target at all times."""
+
+    @overlap.setter
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def overlap(self, value: _generation_pb2.Speculation.Overlap.ValueType) -> None:
+        """Never set: the draft works beside the target at all times."""
+
     proposer: _generation_pb2.Speculation.Proposer.ValueType
     """Source of the proposals. Unspecified: there were none."""
     count: _builtins.int

@@ -20,6 +20,11 @@ if sys.version_info >= (3, 11):
 else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
+if sys.version_info >= (3, 13):
+    from warnings import deprecated as _deprecated
+else:
+    from typing_extensions import deprecated as _deprecated
+
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class _RoundOutcome:
@@ -67,39 +72,41 @@ class _PlanReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PlanReason
     PLAN_REASON_UNSPECIFIED: _PlanReason.ValueType  # 0
     """Not set."""
     PLAN_REASON_OFF: _PlanReason.ValueType  # 1
-    """The request wants no draft, or there was room for one token only."""
+    """No meaning."""
     PLAN_REASON_NO_DRAFT: _PlanReason.ValueType  # 2
-    """The draft was away, or left alone after a failure."""
+    """No meaning."""
     PLAN_REASON_FIXED: _PlanReason.ValueType  # 3
-    """The request says how many."""
+    """No meaning."""
     PLAN_REASON_GUESS: _PlanReason.ValueType  # 4
-    """Nothing was known of the draft's time yet."""
+    """No meaning."""
     PLAN_REASON_FORECAST: _PlanReason.ValueType  # 5
-    """Most tokens a second, as forecast."""
+    """No meaning."""
     PLAN_REASON_TRY: _PlanReason.ValueType  # 6
-    """A trial of another way than the best, to measure it again."""
+    """No meaning."""
     PLAN_REASON_NOT_WORTH_IT: _PlanReason.ValueType  # 7
-    """Plain decoding was forecast to be as fast."""
+    """No meaning."""
 
 class PlanReason(_PlanReason, metaclass=_PlanReasonEnumTypeWrapper):
-    """Why a round planned for as many draft tokens as it did."""
+    """Why a round planned for as many draft tokens as it did. No round plans any more, and no field has
+    one of these values.
+    """
 
 PLAN_REASON_UNSPECIFIED: PlanReason.ValueType  # 0
 """Not set."""
 PLAN_REASON_OFF: PlanReason.ValueType  # 1
-"""The request wants no draft, or there was room for one token only."""
+"""No meaning."""
 PLAN_REASON_NO_DRAFT: PlanReason.ValueType  # 2
-"""The draft was away, or left alone after a failure."""
+"""No meaning."""
 PLAN_REASON_FIXED: PlanReason.ValueType  # 3
-"""The request says how many."""
+"""No meaning."""
 PLAN_REASON_GUESS: PlanReason.ValueType  # 4
-"""Nothing was known of the draft's time yet."""
+"""No meaning."""
 PLAN_REASON_FORECAST: PlanReason.ValueType  # 5
-"""Most tokens a second, as forecast."""
+"""No meaning."""
 PLAN_REASON_TRY: PlanReason.ValueType  # 6
-"""A trial of another way than the best, to measure it again."""
+"""No meaning."""
 PLAN_REASON_NOT_WORTH_IT: PlanReason.ValueType  # 7
-"""Plain decoding was forecast to be as fast."""
+"""No meaning."""
 Global___PlanReason: _TypeAlias = PlanReason  # noqa: Y015
 
 @_typing.final
@@ -191,26 +198,64 @@ class RoundTrace(_message.Message):
     """Why it could not go on: the reason that clients get. Empty unless it failed."""
     base_length: _builtins.int
     """Committed tokens before it, the prompt's included."""
-    planned_length: _builtins.int
-    """Planned number of draft tokens."""
-    plan_reason: Global___PlanReason.ValueType
-    """Why this number was planned."""
-    overlap: _generation_pb2.Speculation.Overlap.ValueType
-    """What the draft did while the target verified. Unset: the draft was not asked."""
+    @_builtins.property
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def planned_length(self) -> _builtins.int:
+        """Always 0: no number of draft tokens is planned."""
+
+    @planned_length.setter
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def planned_length(self, value: _builtins.int) -> None:
+        """Always 0: no number of draft tokens is planned."""
+
+    @_builtins.property
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def plan_reason(self) -> Global___PlanReason.ValueType:
+        """Always unspecified: no number of draft tokens is planned."""
+
+    @plan_reason.setter
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def plan_reason(self, value: Global___PlanReason.ValueType) -> None:
+        """Always unspecified: no number of draft tokens is planned."""
+
+    @_builtins.property
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def overlap(self) -> _generation_pb2.Speculation.Overlap.ValueType:
+        """Never set: the draft works beside the target at all times."""
+
+    @overlap.setter
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def overlap(self, value: _generation_pb2.Speculation.Overlap.ValueType) -> None:
+        """Never set: the draft works beside the target at all times."""
+
     proposer: _generation_pb2.Speculation.Proposer.ValueType
     """Source of the verified proposal. Unspecified: there was none."""
     draft_token_count: _builtins.int
     """Draft tokens verified."""
     accepted_token_count: _builtins.int
     """Draft tokens accepted."""
-    expected_accepted_count: _builtins.float
-    """Draft tokens that were expected to be accepted. Unset if there was no forecast."""
+    @_builtins.property
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def expected_accepted_count(self) -> _builtins.float:
+        """Never set: nothing is forecast."""
+
+    @expected_accepted_count.setter
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def expected_accepted_count(self, value: _builtins.float) -> None:
+        """Never set: nothing is forecast."""
+
     committed_token_count: _builtins.int
     """Tokens that the turn took from the round."""
-    branch_hit: _builtins.bool
-    """True if the draft had prepared the branch that this round begins with. Unset if it was not
-    asked to.
-    """
+    @_builtins.property
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def branch_hit(self) -> _builtins.bool:
+        """Never set: the draft prepares for no answer."""
+
+    @branch_hit.setter
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def branch_hit(self, value: _builtins.bool) -> None:
+        """Never set: the draft prepares for no answer."""
+
     least_margin: _builtins.float
     """The least lead of a chosen token over the next best, in perturbed logits. Unset if there was no
     other to choose.
@@ -221,7 +266,7 @@ class RoundTrace(_message.Message):
 
     @_builtins.property
     def total(self) -> _duration_pb2.Duration:
-        """From its plan to its answer."""
+        """From its beginning to its answer."""
 
     @_builtins.property
     def waited(self) -> _duration_pb2.Duration:

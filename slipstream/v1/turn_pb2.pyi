@@ -20,6 +20,11 @@ if sys.version_info >= (3, 11):
 else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
+if sys.version_info >= (3, 13):
+    from warnings import deprecated as _deprecated
+else:
+    from typing_extensions import deprecated as _deprecated
+
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class _TokenOrigin:
@@ -420,16 +425,56 @@ class SpeculationStatistics(_message.Message):
     """Of them, tokens accepted."""
     draft_failure_count: _builtins.int
     """Rounds that went on without the draft because it failed or was late."""
-    synchronous_round_count: _builtins.int
-    """Rounds that waited for their proposal. Rounds in none of these three counts had no draft."""
-    enumerated_round_count: _builtins.int
-    """Rounds in which the draft prepared branches for the possible answers of verification."""
-    run_ahead_round_count: _builtins.int
-    """Rounds that the draft worked ahead of."""
-    hit_count: _builtins.int
-    """Verifications whose answer the draft had prepared for."""
-    miss_count: _builtins.int
-    """Verifications whose answer the draft had not prepared for."""
+    @_builtins.property
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def synchronous_round_count(self) -> _builtins.int:
+        """Always 0: no round waits for its proposal but those of the ratio test."""
+
+    @synchronous_round_count.setter
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def synchronous_round_count(self, value: _builtins.int) -> None:
+        """Always 0: no round waits for its proposal but those of the ratio test."""
+
+    @_builtins.property
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def enumerated_round_count(self) -> _builtins.int:
+        """Always 0: the draft prepares for no answer."""
+
+    @enumerated_round_count.setter
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def enumerated_round_count(self, value: _builtins.int) -> None:
+        """Always 0: the draft prepares for no answer."""
+
+    @_builtins.property
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def run_ahead_round_count(self) -> _builtins.int:
+        """Always 0: the draft works beside the target at all times."""
+
+    @run_ahead_round_count.setter
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def run_ahead_round_count(self, value: _builtins.int) -> None:
+        """Always 0: the draft works beside the target at all times."""
+
+    @_builtins.property
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def hit_count(self) -> _builtins.int:
+        """Always 0: the draft prepares for no answer."""
+
+    @hit_count.setter
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def hit_count(self, value: _builtins.int) -> None:
+        """Always 0: the draft prepares for no answer."""
+
+    @_builtins.property
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def miss_count(self) -> _builtins.int:
+        """Always 0: the draft prepares for no answer."""
+
+    @miss_count.setter
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def miss_count(self, value: _builtins.int) -> None:
+        """Always 0: the draft prepares for no answer."""
+
     ngram_token_count: _builtins.int
     """Of draft_token_count, those from the session's own tokens."""
     ngram_accepted_token_count: _builtins.int

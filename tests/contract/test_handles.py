@@ -408,7 +408,7 @@ async def test_an_orchestrators_streams_all_have_the_key_of_their_process(servic
             run.cancel()
             await asyncio.wait([run])
     listening = _Listening()
-    draft.propose(PeerSequence(), terms, Position(0, [5, 6]), (), 4, 0, RULE, "", listening)
+    draft.propose(PeerSequence(), terms, Position(0, [5, 6]), 4, RULE, "", listening)
     await asyncio.wait_for(listening.finished.wait(), 60)
     await verifier.close()
     await draft.close()
@@ -422,7 +422,7 @@ class _Listening:
     def __init__(self) -> None:
         self.finished = asyncio.Event()
 
-    def take(self, branches: Any) -> None:
+    def take(self, proposal: Any) -> None:
         pass
 
     def finish(self, timing: Any) -> None:

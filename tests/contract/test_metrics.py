@@ -27,7 +27,7 @@ def test_prometheus_reads_what_was_counted_beside_the_process_own_metrics() -> N
         tuple(sample.labels[name] for name in instruments.ROUNDS.labels): sample.value
         for sample in families["slipstream_rounds"].samples
     }
-    assert rounds == {("bonus", "wait", "draft"): 3, ("plain", "none", "plain"): 4}
+    assert rounds == {("bonus", "draft"): 3, ("plain", "plain"): 4}
     verify = {(s.name.removeprefix("slipstream_verify_seconds"), s.labels.get("le")): s.value
               for s in families["slipstream_verify_seconds"].samples}  # fmt: skip
     assert verify["_count", None] == verify["_bucket", "+Inf"] == 3

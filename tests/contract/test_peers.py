@@ -205,7 +205,7 @@ async def test_a_request_to_the_draft_can_be_withdrawn(rig: Rig) -> None:
     kept, withdrawn = Listening(), Listening()
     position = sequence.position([5, 6])
     for sink in (withdrawn, kept):
-        withdraw = draft.propose(sequence, TERMS, position, (), 4, 0, RULE, "", sink)
+        withdraw = draft.propose(sequence, TERMS, position, 4, RULE, "", sink)
         if sink is withdrawn:
             withdraw()
     await draft.close()

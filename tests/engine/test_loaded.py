@@ -29,8 +29,6 @@ from orchestrator.sessions.durability.loaded import (
 from orchestrator.sessions.durability.stored_session import StoredSession
 from orchestrator.sessions.turns.request_names import RequestName, Requests
 from orchestrator.sessions.turns.turn_record import TurnRecord, TurnStarted
-from orchestrator.speculation.knowledge import PairKnowledge
-from orchestrator.speculation.session import SessionSpeculation
 from orchestrator.store.rows import EndRow
 from slipstream.errors import InvalidFieldsError
 from slipstream.hosting.tokenizer_files import load_tokenizer_files
@@ -44,7 +42,7 @@ def codec() -> Codec:
 
 
 def add(loaded: LoadedSessions, name: str, *, listed: bool = True) -> SessionRecord:
-    rounds = SessionRounds(name, SessionDrafting(SessionSpeculation(PairKnowledge())))
+    rounds = SessionRounds(name, SessionDrafting())
     stored = StoredSession(None, GenerationSettings(), 0.0, 0.0, listed)
     record = SessionRecord(Session(name, codec(), WHEN), stored, rounds)
     loaded.add(record)

@@ -33,9 +33,8 @@ from orchestrator.sessions.durability.token_bytes import bytes_of, tokens_of
 from orchestrator.sessions.turns.readers import TurnReader
 from orchestrator.sessions.turns.statistics import TurnStatistics
 from orchestrator.sessions.turns.turn_record import TurnEnded, TurnRecord, TurnStarted
-from orchestrator.speculation.plan import Overlap
 from orchestrator.speculation.proposal import Source
-from orchestrator.speculation.session import SpeculationSettings
+from orchestrator.speculation.settings import SpeculationSettings
 from orchestrator.store.rows import SessionRow, StoredTurn
 from slipstream.errors import FieldViolation, InvalidFieldsError
 from slipstream.hosting.tokenizer_files import load_tokenizer_files
@@ -79,7 +78,6 @@ RESOLVED = st.builds(
         st.builds(
             SpeculationSettings,
             st.none() | st.integers(0, 8),
-            st.none() | st.sampled_from(Overlap),
             st.none() | st.sampled_from(Source),
         ),
         st.none() | st.builds(LogprobRequest, st.integers(0, 20), st.booleans()),
@@ -105,7 +103,6 @@ SETTINGS = st.builds(
     structure=st.none() | st.just(Structure(StructureKind.REGEX, "é+")),
     acceptance=st.none() | st.sampled_from(Acceptance),
     draft_length=st.none() | st.just(ADAPTIVE) | st.integers(0, 8),
-    overlap=st.none() | st.sampled_from(Overlap),
     proposer=st.none() | st.sampled_from(Source),
     cleared=st.just(()) | st.just(("stop_strings", "temperature")),
 )
@@ -162,7 +159,7 @@ def ended_turn(
         scores = [TokenLogprobs(token, -0.1, ((1, -0.3),)) for token in tokens]
         record.add(answer.commit(tokens), [Origin.DRAFT] * len(tokens), scores, scores[:1])
     held = answer.cut_short()
-    statistics = TurnStatistics(round_count=2, round_counts=Counter({Overlap.NONE: 2}), draft_lengths=Counter({4: 1}))
+    statistics = TurnStatistics(round_count=2, draft_lengths=Counter({4: 1}))
     assert answer.finish_reason is not None
     ended = TurnEnded(answer.finish_reason, len(prompt), 3, len(tokens), statistics, held, error)
     session.end_turn()
@@ -194,7 +191,7 @@ def test_a_session_is_restored_as_it_was_with_all_its_turns(codec: Codec) -> Non
     assert [entry.top for entry in delta.logprobs] == [((1, -0.3),)] * 3  # type: ignore[union-attr]
     assert len(delta.prompt_logprobs) == 1  # type: ignore[union-attr]
     assert ended.statistics == TurnStatistics(  # type: ignore[union-attr]
-        round_count=2, round_counts=Counter({Overlap.NONE: 2}), draft_lengths=Counter({4: 1})
+        round_count=2, draft_lengths=Counter({4: 1})
     )
     undone = records[1].ended
     assert undone is not None and undone.error is not None

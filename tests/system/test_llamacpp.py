@@ -85,8 +85,8 @@ def test_neither_the_draft_nor_others_change_it(served: LocalServices, temperatu
     address = served.orchestrator_address
     plain = texts(address, Settings(**settings, draft_length=0))
     assert texts(address, Settings(**settings, draft_length=8)) == plain
-    assert texts(address, Settings(**settings, draft_length=4, overlap="enumerate"), at_once=2 * STREAMS) == plain
-    assert texts(address, Settings(**settings, overlap="run_ahead"), at_once=2 * STREAMS) == plain
+    assert texts(address, Settings(**settings, draft_length=4), at_once=2 * STREAMS) == plain
+    assert texts(address, Settings(**settings), at_once=2 * STREAMS) == plain
 
 
 def test_what_it_serves_is_told(served: LocalServices) -> None:

@@ -240,7 +240,7 @@ def load(address: str, failures: set[str]) -> Iterator[None]:
     over = threading.Event()
     kinds: tuple[Settings, ...] = (
         Settings(max_token_count=150, draft_length=4),
-        Settings(max_token_count=150, draft_length=4, overlap="enumerate"),
+        Settings(max_token_count=150, draft_length=4, ratio=True),
         Settings(max_token_count=150),
     )
 

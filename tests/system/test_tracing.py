@@ -40,6 +40,10 @@ def metrics_of(address: str) -> dict[str, dict[tuple[str, ...], float]]:
         return found
 
 
+RATIO = Settings(max_token_count=30, draft_length=4, temperature=0.5, seed=11, ratio=True)
+"""A turn by rounds, each of which asks the draft and the verifier."""
+
+
 @pytest.fixture(scope="module")
 def counted() -> dict[str, dict[tuple[str, ...], float]]:
     """The orchestrator's metrics once the turns below have ended."""
@@ -60,7 +64,7 @@ def turns(
             environment=environment,
         )
         with LocalServices(pair) as local, Client(local.orchestrator_address) as client:
-            with client.chat(settings=Settings(max_token_count=30, draft_length=4, temperature=0.5, seed=11)) as chat:
+            with client.chat(settings=RATIO) as chat:
                 results = [chat.send(text).wait() for text in ("one", "two")]
             request = pb.GenerateRequest(text="hello", settings={"max_token_count": 3})
             list(client.stub.Generate(request, metadata=[("traceparent", CALLER)]))
@@ -113,10 +117,8 @@ def test_a_turn_is_one_trace_with_a_span_a_round_its_proposal_and_its_verificati
         for received in sorted(rounds, key=lambda each: each.span.start_time_unix_nano):
             assert received.attribute(names.BASE_LENGTH) == base
             base += int(str(received.attribute(names.COMMITTED_COUNT)))
-            assert received.attribute(names.PLAN_REASON) == "fixed"
-            assert received.attribute(names.WAY) == "wait" and received.attribute(names.SESSION_COUNT) == 1
+            assert received.attribute(names.SESSION_COUNT) == 1
             assert float(str(received.attribute(names.VERIFIER_IDLE_MS))) > 0
-            assert float(str(received.attribute(names.LEAST_MARGIN))) >= 0
             drafted, accepted = (int(str(received.attribute(n))) for n in (names.DRAFT_LENGTH, names.ACCEPTED_COUNT))
             kind = "recovered" if accepted < drafted else "bonus" if drafted else "plain"
             assert received.attribute(names.NEXT_TOKEN_KIND) == kind
@@ -175,7 +177,7 @@ def test_counters_agree_with_the_spans_and_with_the_statistics_to_the_token(
     assert counter("prompt_tokens") == spans(names.USAGE_INPUT_TOKENS, roots)
     assert counter("prefix_cache_hits") == spans(names.CACHED_TOKENS, roots)
     outcomes: dict[str, float] = defaultdict(float)
-    for (outcome, _, _), count in counted["slipstream_rounds_total"].items():
+    for (outcome, _), count in counted["slipstream_rounds_total"].items():
         outcomes[outcome] += count
     assert outcomes == {
         kind: sum(each.attribute(names.NEXT_TOKEN_KIND) == kind for each in rounds) for kind in outcomes
@@ -206,7 +208,7 @@ def troubles() -> Iterator[tuple[Collector, dict[str, str]]]:
         )
         record: dict[str, str] = {}
         with LocalServices(pair) as local, Client(local.orchestrator_address) as client:
-            short = Settings(max_token_count=30, draft_length=4)
+            short = Settings(max_token_count=30, draft_length=4, temperature=0.5, ratio=True)
             with client.chat(settings=Settings(max_token_count=3000, draft_length=4)) as chat:
                 reply = chat.send("cancelled")
                 deltas = reply.deltas()
@@ -333,7 +335,7 @@ def test_a_service_that_is_killed_takes_none_of_the_spans_along_that_are_half_a_
     with collecting(delay_ms=None) as (collector, environment):
         pair = PairSettings(PAPER_PAIR.target, PAPER_PAIR.draft, environment=environment)
         with LocalServices(pair) as local, Client(local.orchestrator_address) as client:
-            result = client.generate("x", Settings(max_token_count=20, draft_length=4)).wait()
+            result = client.generate("x", RATIO).wait()
             time.sleep(4)  # less than the 5 s that OpenTelemetry waits by itself
             local.services["draft"].process.kill()
             deadline = time.monotonic() + 60

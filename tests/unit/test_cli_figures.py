@@ -14,13 +14,12 @@ import pytest
 from orchestrator.processes.metrics import speculation_readings
 from orchestrator.sessions.turns.statistics import per_position
 from orchestrator.watching.totals import Totals
-from slipstream.cli.counts import OUTCOME, PROPOSER, WAY, Counts
+from slipstream.cli.counts import OUTCOME, PROPOSER, Counts
 from slipstream.cli.figures import Figures, Looks
 from slipstream.rpc.wire import duration
 from slipstream.telemetry import instruments
 from slipstream.v1 import generation_pb2, orchestrator_pb2, status_pb2, trace_pb2
 
-WAITING, AHEAD = generation_pb2.Speculation.OVERLAP_NONE, generation_pb2.Speculation.OVERLAP_RUN_AHEAD
 DRAFT = generation_pb2.Speculation.PROPOSER_DRAFT
 RECOVERED, PLAIN = trace_pb2.ROUND_OUTCOME_RECOVERED, trace_pb2.ROUND_OUTCOME_PLAIN
 
@@ -40,7 +39,7 @@ def process(uptime: float, number: int = 0, rounds: int = 0, **fields: Any) -> s
         "draft_wait": duration(0.003 * rounds),
         "verifier_idle": duration(0.005 * rounds),
         "rounds": duration(0.020 * rounds),
-        "round_counts": [status_pb2.RoundCount(outcome=RECOVERED, overlap=WAITING, proposer=DRAFT, count=rounds)],
+        "round_counts": [status_pb2.RoundCount(outcome=RECOVERED, proposer=DRAFT, count=rounds)],
     }
     return status_pb2.ProcessStatus(number=number, uptime=duration(uptime), **{**known, **fields})
 
@@ -83,16 +82,15 @@ def test_a_rounds_time_is_told_apart_and_cancelled_rounds_have_none() -> None:
     assert (nothing.acceptance, nothing.mean_acceptance_length, nothing.idle_a_round) == (None, None, None)
 
 
-def test_rounds_are_counted_by_outcome_way_and_proposer() -> None:
+def test_rounds_are_counted_by_outcome_and_proposer() -> None:
     kinds = [
-        status_pb2.RoundCount(outcome=RECOVERED, overlap=WAITING, proposer=DRAFT, count=4),
-        status_pb2.RoundCount(outcome=RECOVERED, overlap=AHEAD, count=3),
+        status_pb2.RoundCount(outcome=RECOVERED, proposer=DRAFT, count=4),
+        status_pb2.RoundCount(outcome=RECOVERED, count=3),
         status_pb2.RoundCount(outcome=PLAIN, count=2),
         status_pb2.RoundCount(outcome=77, count=1),  # a newer server's
     ]
     total = look(Looks(), 1.0, process(1.0, round_counts=kinds)).total
     assert total.rounds_by(OUTCOME) == {"recovered": 7, "plain": 2, "77": 1}
-    assert total.rounds_by(WAY) == {"none": 4, "run_ahead": 3, "": 3}
     assert total.rounds_by(PROPOSER) == {"draft": 4, "": 6}
 
 

@@ -21,7 +21,6 @@ from slipstream.rpc.wire import duration as duration_message
 from slipstream.v1 import generation_pb2, orchestrator_pb2, status_pb2, trace_pb2
 
 ADDRESS = "orchestrator.example:50051"
-ENUMERATE = generation_pb2.Speculation.OVERLAP_ENUMERATE
 DRAFT, NGRAM = generation_pb2.Speculation.PROPOSER_DRAFT, generation_pb2.Speculation.PROPOSER_NGRAM
 
 
@@ -33,12 +32,8 @@ def process(uptime: float, number: int = 0, turn_count: int = 30) -> status_pb2.
     """A hundred rounds a second, 16 positions, several peers."""
     rounds = int(uptime * 100)
     kinds = [
-        status_pb2.RoundCount(
-            outcome=trace_pb2.ROUND_OUTCOME_RECOVERED, overlap=ENUMERATE, proposer=DRAFT, count=rounds
-        ),
-        status_pb2.RoundCount(
-            outcome=trace_pb2.ROUND_OUTCOME_BONUS, overlap=ENUMERATE, proposer=NGRAM, count=rounds // 2
-        ),
+        status_pb2.RoundCount(outcome=trace_pb2.ROUND_OUTCOME_RECOVERED, proposer=DRAFT, count=rounds),
+        status_pb2.RoundCount(outcome=trace_pb2.ROUND_OUTCOME_BONUS, proposer=NGRAM, count=rounds // 2),
         status_pb2.RoundCount(outcome=trace_pb2.ROUND_OUTCOME_FAILED, count=rounds // 10),
     ]
     return status_pb2.ProcessStatus(
@@ -116,8 +111,8 @@ def test_nothing_is_wider_than_the_terminal_or_cut(width: int, process_count: in
         "AWAY",
     ):
         assert part in text
-    for way in ("waiting 0", "enumerated 150", "run ahead 0", "without the draft 10") if process_count == 1 else ():
-        assert way in text
+    for source in ("draft 100", "n-gram 50", "none 10") if process_count == 1 else ():
+        assert source in text
     assert "failed" in text
     assert "cancelled" not in text, "what did not happen and should not is not shown"
     assert "0000000000000000" in text, "a session's id is whole, to be copied"
@@ -126,8 +121,8 @@ def test_nothing_is_wider_than_the_terminal_or_cut(width: int, process_count: in
 def test_a_terminal_of_24_rows_has_all_but_most_turns() -> None:
     shown = lines(Screen(ADDRESS, figures()), 80, 24)
     assert len(shown) <= 24
-    assert shown[-1] == "and 28 more"
-    assert len(lines(Screen(ADDRESS, figures(), most_turns=30), 80, 24)) == 50
+    assert shown[-1] == "and 27 more"
+    assert len(lines(Screen(ADDRESS, figures(), most_turns=30), 80, 24)) == 49
     assert lines(Screen(ADDRESS, figures(turn_count=0)), 80)[-1] == "no turn is running"
 
 
@@ -149,7 +144,7 @@ def test_a_terminal_without_blocks_gets_letters() -> None:
 def test_the_first_look_has_no_rates_and_does_not_say_that_they_are_0() -> None:
     first = Looks().take(orchestrator_pb2.GetStatusResponse(processes=[process(100)]), 0.0)
     text = "\n".join(lines(Screen(ADDRESS, first), 80))
-    assert re.search(r"^tokens/s +-$", text, re.MULTILINE) and "recovered -" in text and "waiting -" in text
+    assert re.search(r"^tokens/s +-$", text, re.MULTILINE) and "recovered -" in text and "n-gram -" in text
     assert "38% in all" in text and "ms  in all" in text
 
 
@@ -166,7 +161,7 @@ def test_json_has_no_two_meanings_of_a_name_and_says_nothing_where_there_is_noth
     told: dict[str, Any] = json.loads(json.dumps(top.as_dict(figures(2)), allow_nan=False))
     assert told["tokens_per_second"] == pytest.approx(800.0)
     assert told["acceptance"]["now"] == pytest.approx(3 / 8)
-    assert told["rounds_per_second"]["by_way"] == pytest.approx({"enumerated": 300.0, "without_the_draft": 20.0})
+    assert told["rounds_per_second"]["by_proposer"] == pytest.approx({"draft": 200.0, "n-gram": 100.0, "none": 20.0})
     assert told["milliseconds_a_round"]["now"]["verify"] == pytest.approx(10.0 / 1.5)
     assert told["peers"][0]["load"]["held_page_count"] == 1024 and told["peers"][1]["load"] is None
     assert len(told["processes"]) == 2 and len(told["running_turns"]) == 60

@@ -40,10 +40,9 @@ def test_a_text_is_no_list_of_choices_messages_or_tokens() -> None:
 
 @pytest.mark.parametrize(("draft_length", "mode"), [(0, "off"), (5, "fixed"), ("adaptive", "adaptive"), (None, None)])
 def test_a_draft_length_is_a_mode_of_speculation(draft_length: object, mode: str | None) -> None:
-    speculation = Settings(draft_length=draft_length, overlap="enumerate", proposer="ngram").message().speculation
+    speculation = Settings(draft_length=draft_length, proposer="ngram").message().speculation
     assert speculation.WhichOneof("mode") == mode
     assert speculation.fixed.length == (5 if mode == "fixed" else 0)
-    assert speculation.overlap == pb.Speculation.OVERLAP_ENUMERATE
     assert speculation.proposer == pb.Speculation.PROPOSER_NGRAM
 
 
@@ -59,13 +58,12 @@ def test_log_probabilities_acceptance_structure_and_cleared_fields_are_sent_as_t
 
 def test_an_upper_layer_says_what_it_says_and_the_lower_one_the_rest() -> None:
     lower = Settings(temperature=0.5, top_k=3, stop_strings=["a", "b"], draft_length=4, logit_bias={1: 2.0})
-    upper = Settings(top_k=0, stop_strings=["c"], draft_length=0, overlap="none", structure=Structure(choices=["x"]))
+    upper = Settings(top_k=0, stop_strings=["c"], draft_length=0, structure=Structure(choices=["x"]))
     expected = Settings(
         temperature=0.5,
         top_k=0,
         stop_strings=["c"],
         draft_length=0,
-        overlap="none",
         logit_bias={1: 2.0},
         structure=Structure(choices=["x"]),
     )

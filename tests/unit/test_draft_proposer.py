@@ -18,9 +18,8 @@ from orchestrator.proposers.paying import REST, WINDOW
 from orchestrator.rounds.draft_request import SessionDrafting
 from orchestrator.rounds.drafts import Drafts
 from orchestrator.rounds.terms import RoundTerms
-from orchestrator.speculation.knowledge import PairKnowledge
 from orchestrator.speculation.proposal import Source
-from orchestrator.speculation.session import SessionSpeculation, SpeculationSettings
+from orchestrator.speculation.settings import SpeculationSettings
 from slipstream.engine.errors import SequenceTooShortError, UnknownHandleError
 from slipstream.errors import Code
 from slipstream.processors import Processors
@@ -51,10 +50,10 @@ class Session:
     """A session's proposer over one draft."""
 
     def __init__(self, *others: Draft) -> None:
-        self.draft, self.sink, self.pair = Draft(), Sink(), PairKnowledge()
-        self.sides = [side_of(draft, self.pair) for draft in (self.draft, *others)]
+        self.draft, self.sink = Draft(), Sink()
+        self.sides = [side_of(draft) for draft in (self.draft, *others)]
         self.side = self.sides[0]
-        self.drafting = SessionDrafting(SessionSpeculation(self.pair))
+        self.drafting = SessionDrafting()
         self.proposer = DraftProposer(Drafts(self.sides), self.drafting, "s")
         self.tokens = [1, 2, 3]
 
@@ -229,6 +228,21 @@ def test_a_draft_that_owes_hints_counts_as_away_and_the_next_turn_goes_to_anothe
     session.proposer.stop()
     session.begin()
     assert session.drafting.sequence.address == "there:2"
+
+
+def test_a_draft_that_is_lost_in_a_turn_is_left_for_another() -> None:
+    other = Draft()
+    other.address = "elsewhere:1"
+    session = Session(other)
+    session.begin()
+    session.answer(hint(4, 5))
+    session.draft.runs[-1].fail(StreamLostError("the stream is lost"))
+    session.commit(4)
+    session.commit(9)
+    starts = [item.start for item in other.told if item.WhichOneof("action") == "start"]
+    assert [[start.base_length, *start.tail] for start in starts] == [[0, 1, 2, 3, 4]]
+    assert [(item.commit.position, *item.commit.tokens) for item in other.told[1:]] == [(4, 9)]
+    assert [side.session_count for side in session.sides] == [0, 1]
 
 
 def test_a_draft_that_rests_or_answers_others_owes_nothing(session: Session, clock: Clock) -> None:

@@ -11,12 +11,9 @@ import pytest
 
 from orchestrator.peers.exchange import PeerTiming
 from orchestrator.peers.sequence import Position
-from orchestrator.rounds.draft_request import Ask, DraftRequest, SessionDrafting
+from orchestrator.rounds.draft_request import DraftRequest, SessionDrafting
 from orchestrator.rounds.note import ExchangeNote
-from orchestrator.speculation.knowledge import PairKnowledge
-from orchestrator.speculation.plan import Overlap, Regime
-from orchestrator.speculation.proposal import Branch, Proposal
-from orchestrator.speculation.session import SessionSpeculation
+from orchestrator.speculation.proposal import Proposal
 from slipstream.errors import Code
 from slipstream.rpc.status import PeerError
 from slipstream.sampling.rule import SamplingRule
@@ -56,36 +53,35 @@ def new_exchange() -> ExchangeNote:
 def request(
     side: Side, session: SessionDrafting, tokens: list[int], exchange: ExchangeNote | None = None
 ) -> DraftRequest:
-    return DraftRequest(
-        side, session, tokens, Ask(SamplingRule(), (), 4, 0, Regime(Overlap.NONE)), exchange or new_exchange()
-    )
+    return DraftRequest(side, session, tokens, SamplingRule(), 4, exchange or new_exchange())
 
 
 @pytest.fixture
 def session() -> SessionDrafting:
-    return SessionDrafting(SessionSpeculation(PairKnowledge()))
+    return SessionDrafting()
 
 
-async def test_an_answer_teaches_what_the_draft_holds_and_what_may_come_next(session: SessionDrafting) -> None:
+async def test_an_answer_teaches_what_the_draft_holds_and_brings_its_proposal(session: SessionDrafting) -> None:
     side, tokens = Side(), [1, 2, 3]
     asked = request(side, session, tokens)
-    asked.take([Branch(0, None, Proposal((4, 5)))])
+    asked.take(Proposal((4, 5)))
     asked.finish(TIMING)
     tokens.append(4)
-    found = session.speculation.from_draft(tokens)
-    assert found is not None and found.proposal.tokens == (5,)
+    assert asked.proposal == Proposal((4, 5))
     assert session.sequence.position(tokens) == Position(3, [4])
     assert asked.done.is_set() and session.take_finished() == [TIMING]
 
 
 async def test_an_answer_that_comes_in_the_next_turn_teaches_nothing(session: SessionDrafting) -> None:
     side = Side()
-    late = request(side, session, [1, 2, 3, 4, 5])
+    session.request = request(side, session, [1, 2, 3, 4, 5])
+    late, probe = session.request, request(side, session, [1, 2, 3, 4, 5])
     session.begin_turn(2)  # the history was edited: only two tokens are what they were
-    late.take([Branch(0, None, Proposal((6, 7)))])
-    late.finish(TIMING)
+    for each in (late, probe):
+        each.take(Proposal((6, 7)))
+        each.finish(TIMING)
     assert session.sequence.position([1, 2, 9, 9, 9]).base_length <= 2
-    assert session.speculation.from_draft([1, 2, 3, 4, 5, 6]) is None
+    assert late.proposal is None
 
 
 async def test_a_position_that_is_refused_is_stated_again_and_other_failures_are_the_drafts(
@@ -148,15 +144,15 @@ async def test_an_abandoned_request_ends_once_with_any_late_answers(session: Ses
     assert exchange.left and exchange.ending is None
 
 
-async def test_what_a_session_knew_of_its_text_is_free_as_soon_as_it_is_over() -> None:
-    session = SessionDrafting(SessionSpeculation(PairKnowledge()))
+async def test_what_a_session_knew_is_free_as_soon_as_it_is_over() -> None:
+    session = SessionDrafting()
     session.request = request(Side(), session, [1, 2, 3])
     session.request.finish(TIMING)
     gc.collect()
     gc.disable()
     try:
         session.leave_request()
-        known = weakref.ref(session.speculation)
+        known = weakref.ref(session.breaker)
         del session
         assert known() is None
     finally:

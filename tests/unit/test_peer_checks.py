@@ -68,24 +68,19 @@ def test_a_load_that_cannot_be_is_refused() -> None:
         check_load(model_pb2.Load(held_page_count=-1))
 
 
-def in_flight_item() -> draft_pb2.ProposeItem:
-    return draft_pb2.ProposeItem(in_flight=[5, 6], draft_length=3, max_branch_count=2)
-
-
 def plain_branch(**fields: Any) -> draft_pb2.Branch:
     return draft_pb2.Branch(tokens=[7, 8, 9], logprobs=[-0.5] * 3, margins=[1.0, math.inf, 0.0], **fields)
 
 
 def draft_result(item: draft_pb2.ProposeItem) -> draft_pb2.ProposeResult:
-    branches = [plain_branch(accepted_count=at, next_token=4) for at in (2, 0)] if item.in_flight else [plain_branch()]
-    return draft_pb2.ProposeResult(handle="a" * 32, round=3, branches=branches, final=True)
+    return draft_pb2.ProposeResult(handle="a" * 32, round=3, branches=[plain_branch()], final=True)
 
 
 def proposal_check(item: draft_pb2.ProposeItem, rule: SamplingRule = RULE) -> ProposalCheck:
-    return ProposalCheck(len(item.in_flight), item.draft_length, item.max_branch_count, 259, rule)
+    return ProposalCheck(item.draft_length, 259, rule)
 
 
-ITEMS = {"plain": draft_pb2.ProposeItem(draft_length=3), "in flight": in_flight_item()}
+ITEM = draft_pb2.ProposeItem(draft_length=3)
 
 ELSEWHERE = ("handle", "round", "same result", "100,000 results", "never final")
 """Kinds that a result's check cannot see: the stream of items does, or the deadline."""
@@ -103,12 +98,9 @@ LEGAL = {
 @pytest.mark.parametrize(
     "kind", [name for name in DRAFT_RESULTS if name not in LEGAL and not name.startswith(ELSEWHERE)]
 )
-@pytest.mark.parametrize("asked", ITEMS)
-def test_a_result_that_no_draft_can_answer_is_refused(asked: str, kind: str) -> None:
-    item = ITEMS[asked]
+def test_a_result_that_no_draft_can_answer_is_refused(kind: str) -> None:
+    item = ITEM
     proposal_check(item).check(draft_result(item), 0.01)
-    if asked == "plain" and kind == "accepted_count past what is in flight":
-        assert DRAFT_RESULTS[kind](draft_result(item), item)[0].branches[0].accepted_count == 1
     check = proposal_check(item)
 
     def take(results: list[draft_pb2.ProposeResult]) -> None:
@@ -122,7 +114,7 @@ def test_a_result_that_no_draft_can_answer_is_refused(asked: str, kind: str) -> 
 
 
 def test_branches_are_counted_over_all_parts_of_an_answer() -> None:
-    item = in_flight_item()
+    item = ITEM
     check, result = proposal_check(item), draft_result(item)
     result.final = False
     check.check(result, 0.01)
@@ -132,7 +124,7 @@ def test_branches_are_counted_over_all_parts_of_an_answer() -> None:
 
 
 def test_distributions_come_with_the_ratio_test_and_only_with_it() -> None:
-    item = ITEMS["plain"]
+    item = ITEM
     ratio = SamplingRule(temperature=0.5, acceptance=Acceptance.RATIO, proposal_top_k=2)
     result = draft_result(item)
     with pytest.raises(PeerFaultError, match=r"branches.distributions"):

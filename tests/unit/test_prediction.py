@@ -12,7 +12,7 @@ from orchestrator.peers.exchange import PeerTiming
 from orchestrator.peers.run_parts import Part
 from orchestrator.proposers.prediction import PredictionProposer
 from orchestrator.rounds.terms import Prediction, RoundTerms
-from orchestrator.speculation.session import SpeculationSettings
+from orchestrator.speculation.settings import SpeculationSettings
 from slipstream.engine.hinting.hints import HintBox
 from slipstream.hosting.hint_wire import hint_of
 from slipstream.sampling.rule import SamplingRule

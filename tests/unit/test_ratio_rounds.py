@@ -12,7 +12,7 @@ from orchestrator.rounds.rounds import Rounds
 from orchestrator.rounds.session import SessionRounds
 from orchestrator.rounds.terms import RoundTerms
 from orchestrator.speculation.proposal import Proposal, Source
-from orchestrator.speculation.session import SpeculationSettings
+from orchestrator.speculation.settings import SpeculationSettings
 from slipstream.errors import Code
 from slipstream.rpc.status import PeerError
 from slipstream.sampling.rule import Acceptance, SamplingRule
@@ -127,6 +127,6 @@ async def test_no_round_uses_what_was_asked_for_in_another() -> None:
     assert (await scene.answered(terms(4), drawn(4, 5, 6, 9))).tokens == (4, 5, 6, 9, 7)
     running = scene.run(terms(4))
     await scene.draft.asked.wait()
-    assert len(scene.draft.sinks) == 2, "it asks anew after the same tokens"
+    assert len(scene.draft.sinks) == 2, "it asks again after the same tokens"
     scene.draft.answer(-1, drawn(8))
     assert (await running).tokens == (8, 7)

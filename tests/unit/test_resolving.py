@@ -7,9 +7,8 @@ from orchestrator.rounds.terms import LEAD_BEFORE_STOP_STRINGS, RoundTerms
 from orchestrator.sessions.conversation.resolving import ModelLimits, ResolvedTurn, resolve_settings
 from orchestrator.sessions.conversation.settings import ADAPTIVE, GenerationSettings
 from orchestrator.sessions.conversation.turn_limits import TurnLimits
-from orchestrator.speculation.plan import Overlap
 from orchestrator.speculation.proposal import Source
-from orchestrator.speculation.session import SpeculationSettings
+from orchestrator.speculation.settings import SpeculationSettings
 from slipstream.errors import InvalidFieldsError
 from slipstream.sampling.outcome import LogprobRequest
 from slipstream.sampling.rule import Acceptance, LengthDefaults, SamplingDefaults, SamplingRule
@@ -69,6 +68,11 @@ def test_a_field_that_a_turn_clears_takes_the_default_over_every_layer() -> None
     )
 
 
+def test_a_stored_setting_may_clear_a_field_that_is_no_more() -> None:
+    stored = GenerationSettings(cleared=("draft_length", "overlap", "proposer"))
+    assert stored.over(GenerationSettings(draft_length=4)).draft_length is None
+
+
 def test_every_setting_reaches_what_the_turn_is_run_under() -> None:
     """No two fields have one value, so that none can stand in for another."""
     structure = Structure(StructureKind.REGEX, "a+")
@@ -92,7 +96,6 @@ def test_every_setting_reaches_what_the_turn_is_run_under() -> None:
         acceptance=Acceptance.RATIO,
         proposal_top_k=5,
         draft_length=3,
-        overlap=Overlap.NONE,
         proposer=Source.NGRAM,
     )
     rule = SamplingRule(
@@ -113,7 +116,7 @@ def test_every_setting_reaches_what_the_turn_is_run_under() -> None:
         acceptance=Acceptance.RATIO,
         proposal_top_k=5,
     )
-    speculation = SpeculationSettings(3, Overlap.NONE, Source.NGRAM)
+    speculation = SpeculationSettings(3, Source.NGRAM)
     resolved = resolve_settings(settings, 10, LIMITS)
     assert resolved == ResolvedTurn(
         RoundTerms(rule, speculation, LogprobRequest(2, prompt=True), LEAD_BEFORE_STOP_STRINGS),
@@ -186,10 +189,7 @@ AT_THEIR_LIMITS = [
     GenerationSettings(banned_token_ids=tuple(range(299)), stop_token_ids=(299,)),
     GenerationSettings(allowed_token_ids=(2,)),
     GenerationSettings(allowed_token_ids=(2, 3), min_token_count=1),
-    GenerationSettings(acceptance=Acceptance.RATIO, overlap=Overlap.NONE),
     GenerationSettings(acceptance=Acceptance.RATIO),
-    GenerationSettings(overlap=Overlap.ENUMERATE),
-    GenerationSettings(overlap=Overlap.RUN_AHEAD, acceptance=Acceptance.COUPLED),
     GenerationSettings(top_p=1.0, min_p=1.0, typical_p=1.0, seed=2**63 - 1, proposal_top_k=1024),
     GenerationSettings(presence_penalty=-2.0, frequency_penalty=2.0, logit_bias=((0, -100.0), (299, 100.0))),
     GenerationSettings(presence_penalty=2.0, frequency_penalty=-2.0, proposal_top_k=1, min_p=0.0),
@@ -263,7 +263,6 @@ BAD = [
     (GenerationSettings(frequency_penalty=2.1), "settings.sampling.frequency_penalty"),
     (GenerationSettings(frequency_penalty=-2.1), "settings.sampling.frequency_penalty"),
     (GenerationSettings(temperature=100.5), "settings.sampling.temperature"),
-    (GenerationSettings(acceptance=Acceptance.RATIO, overlap=Overlap.ENUMERATE), "settings.speculation.overlap"),
     (GenerationSettings(structure=WORD, ignore_end_tokens=True), "settings.ignore_end_tokens"),
     (GenerationSettings(structure=WORD, min_token_count=1), "settings.min_token_count"),
     (GenerationSettings(structure=WORD, allowed_token_ids=(5,)), "settings.sampling.allowed_token_ids"),

@@ -17,7 +17,7 @@ from orchestrator.rounds.session_run import SessionRun
 from orchestrator.rounds.terms import RoundTerms
 from orchestrator.sessions.turns.statistics import TurnStatistics
 from orchestrator.speculation.proposal import Source
-from orchestrator.speculation.session import SpeculationSettings
+from orchestrator.speculation.settings import SpeculationSettings
 from slipstream.sampling.outcome import TokenLogprobs
 from slipstream.sampling.rule import SamplingRule
 from slipstream.wire.v1 import hint_pb2
@@ -57,7 +57,7 @@ async def test_proposers_follow_a_run_from_its_start_to_its_end() -> None:
     side = rounds._parties.verifying
     for _ in range(2):
         tokens += (await side.next_part(session.run, tokens, terms, 8 - len(tokens), new_note())).tokens
-    rounds.end_turn(session, tokens, 2)
+    rounds.end_turn(session, 2)
     committed = [("committed", (3, (7,))), ("committed", (4, (7,)))]
     assert echo.events == [("begin", (3, 8)), *committed, ("stop", ())]
     assert [(hint.start, *hint.tokens) for hint in verifier.run.hints] == [(3, 3)]
@@ -71,7 +71,7 @@ async def test_plain_decoding_asks_no_proposer() -> None:
     session.run = SessionRun(session.verifier, [echo])
     rounds.begin_turn(session, 0, recompute=False)
     await rounds.run(session, [1, 2, 3], RoundTerms(SamplingRule(), SpeculationSettings(0)), 8, new_note())
-    rounds.end_turn(session, [1, 2, 3, 7], 1)
+    rounds.end_turn(session, 1)
     assert verifier.hinting == Hinting()
     assert not echo.events
 
@@ -146,6 +146,6 @@ async def test_what_is_left_of_a_part_is_dropped_with_its_turn() -> None:
     terms = RoundTerms(SamplingRule(), SpeculationSettings(0))
     rounds.begin_turn(session, 0, recompute=False)
     assert (await rounds.run(session, [1, 2, 3], terms, 9, new_note())).tokens == (11,)
-    rounds.end_turn(session, [1, 2, 3, 11], 1)
+    rounds.end_turn(session, 1)
     rounds.begin_turn(session, 4, recompute=False)
     assert (await rounds.run(session, [1, 2, 3, 11], terms, 9, new_note())).tokens == (7,)

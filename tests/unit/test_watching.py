@@ -29,9 +29,8 @@ from orchestrator.sessions.turns.acceptance_window import AcceptanceWindow
 from orchestrator.sessions.turns.statistics import TurnStatistics, per_position
 from orchestrator.sessions.turns.turn_record import TurnEnded
 from orchestrator.sessions.turns.watcher import TurnBegun
-from orchestrator.speculation.plan import PLAIN, Overlap, RoundPlan
 from orchestrator.speculation.proposal import Source
-from orchestrator.speculation.session import SpeculationSettings
+from orchestrator.speculation.settings import SpeculationSettings
 from orchestrator.watching.budget import SpanBudget
 from orchestrator.watching.ring import TurnNote, TurnRing
 from orchestrator.watching.sampled_rounds import SampledRounds
@@ -54,14 +53,11 @@ def result(drafted: int = 4, accepted: int = 2, source: Source = Source.DRAFT) -
         proposal_length=drafted,
         source=source if drafted else None,
         accepted_count=accepted,
-        overlap=Overlap.NONE,
-        asked=drafted > 0,
         prefilled_count=1,
         verify=TIMING,
         waited=0.002,
         awaited=None,
         drafted=[],
-        hit=None,
         draft_failed=False,
         switched_off=False,
         margin=0.5,
@@ -79,7 +75,6 @@ def note(
     if isinstance(outcome, BaseException):
         made.fail(outcome)
     else:
-        made.plan = RoundPlan(4, Overlap.NONE)
         brought = outcome or result()
         made.end(brought, len(brought.tokens))
     made.ended = made.began + seconds
@@ -202,7 +197,6 @@ def run_turn(
     statistics = TurnStatistics()
     for number in range(1, rounds + 1):
         made = turn.begin_round(number, 10)
-        made.plan = RoundPlan(4, Overlap.NONE)
         for _ in range(proposes):
             made.begin_propose(names.PROPOSE, "[::1]:50053").finish(TIMING)
         exchange = made.begin_verify(names.VERIFY)
@@ -247,7 +241,7 @@ def test_a_span_says_what_its_round_did(spans: InMemorySpanExporter) -> None:
     (round_,), (verify,), (propose,) = (named(spans, name) for name in (names.ROUND, names.VERIFY, names.PROPOSE))
     assert round_.attributes is not None and verify.attributes is not None and propose.attributes is not None
     said = round_.attributes
-    assert said[names.RUNG] == "draft" and said[names.WAY] == "wait" and said[names.NEXT_TOKEN_KIND] == "recovered"
+    assert said[names.RUNG] == "draft" and said[names.NEXT_TOKEN_KIND] == "recovered"
     assert (said[names.DRAFT_LENGTH], said[names.ACCEPTED_COUNT], said[names.COMMITTED_COUNT]) == (4, 2, 3)
     assert said[names.ACCEPTANCE] == 0.5 and said[names.LEAST_MARGIN] == 0.5
     assert float(str(said[names.VERIFIER_IDLE_MS])) >= 2, "the way there and back is 2 ms"
@@ -336,7 +330,7 @@ def test_totals_are_what_the_rounds_and_the_turns_statistics_say() -> None:
     accepted = sum(length * count for length, count in totals.accepted_lengths.items())
     assert (drafted, accepted) == (statistics.draft_token_count, statistics.accepted_token_count)
     assert per_position(totals.accepted_lengths) == statistics.accepted_per_position[:2]
-    assert totals.rounds == {("recovered", "wait", "draft"): 7}
+    assert totals.rounds == {("recovered", "draft"): 7}
     assert totals.finished == {"max_tokens": 1} and not totals.failed
     assert (totals.prompt_tokens, totals.cached_tokens) == (5, 2)
     assert totals.verify.count == totals.round.count == 7 and totals.token.count == 18
@@ -363,19 +357,17 @@ def test_what_a_turn_does_not_take_of_its_last_round_is_not_counted(
 def test_every_kind_of_round_has_its_place() -> None:
     totals, window = Totals(), AcceptanceWindow()
     plain = note(1, outcome=result(0, 0))
-    plain.plan = PLAIN
     ngram = note(2, outcome=result(3, 3, Source.NGRAM))
-    ngram.plan = RoundPlan(4, Overlap.ENUMERATE)
     for each, brought in ((plain, result(0, 0)), (ngram, result(3, 3, Source.NGRAM))):
         totals.add_round(each, brought, window)
     for failed in (note(3, outcome=VerifierLostError("")), note(4, outcome=asyncio.CancelledError())):
         totals.add_round(failed, None, window)
     totals.fold()
     assert totals.rounds == {
-        ("plain", "none", "plain"): 1,
-        ("bonus", "enumerate", "ngram"): 1,
-        ("failed", "none", "none"): 1,
-        ("cancelled", "none", "none"): 1,
+        ("plain", "plain"): 1,
+        ("bonus", "ngram"): 1,
+        ("failed", "none"): 1,
+        ("cancelled", "none"): 1,
     }
 
 

@@ -51,6 +51,8 @@ def page() -> str:
     ):
         rows = table(["name", "kind", "unit", "labels", "meaning"], (_row(instrument) for instrument in listed))
         parts.append(f"\n## {title}\n\n{rows}")
+    removed = table(["what", "why"], ([name, cell(why)] for name, why in instruments.REMOVED.items()))
+    parts.append(f"\n## Removed\n\n{removed}")
     return "".join(parts)
 
 

@@ -18,7 +18,6 @@ from orchestrator.peers.checking.bounds import (
 from orchestrator.peers.checking.errors import OF_THE_ITEM, checked_error
 from orchestrator.peers.checking.faults import PeerFaultError
 from orchestrator.peers.checking.steps import check_steps
-from slipstream.agreed import MAX_BRANCH_COUNT
 from slipstream.rpc.sampling_wire import distribution_of
 from slipstream.rpc.status import PeerError
 from slipstream.sampling.outcome import LogprobRequest, distribution_fault
@@ -60,25 +59,18 @@ def check_timing(timing: model_pb2.ItemTiming, round_trip: float) -> None:
 class ProposalCheck:
     """Checks the results of one request to a draft, which may come in several parts."""
 
-    in_flight_length: int
     draft_length: int
-    branch_count: int
-    """Most branches asked for; 0 leaves it to the draft."""
     vocabulary_size: int
     """Number of the draft's tokens."""
     rule: SamplingRule
     seen: int = 0
     """Branches so far."""
 
-    @property
-    def _most(self) -> int:
-        return (self.branch_count or MAX_BRANCH_COUNT) if self.in_flight_length else 1
-
     def check(self, result: draft_pb2.ProposeResult, round_trip: float) -> None:
         """PeerFaultError if a draft cannot answer that."""
         if not result.branches and not result.final:
             raise PeerFaultError("branches", "must not be empty in a result that is not the last")
-        check_count("branches", result.branches, self._most - self.seen)
+        check_count("branches", result.branches, 1 - self.seen)
         self.seen += len(result.branches)
         for branch in result.branches:
             self._check_branch(branch)
@@ -86,10 +78,9 @@ class ProposalCheck:
             check_timing(result.timing, round_trip)
 
     def _check_branch(self, branch: draft_pb2.Branch) -> None:
-        check_within("branches.accepted_count", branch.accepted_count, 0, self.in_flight_length)
-        if branch.HasField("next_token") != (self.in_flight_length > 0):
-            raise PeerFaultError("branches.next_token", "must be set exactly where something is in flight")
-        check_within("branches.next_token", branch.next_token, 0, self.vocabulary_size - 1)
+        check_within("branches.accepted_count", branch.accepted_count, 0, 0)
+        if branch.HasField("next_token"):
+            raise PeerFaultError("branches.next_token", "must not be set where nothing is in flight")
         count = len(branch.tokens)
         check_count("branches.tokens", branch.tokens, self.draft_length)
         check_tokens("branches.tokens", branch.tokens, self.vocabulary_size)

@@ -10,8 +10,7 @@ from orchestrator.errors import PromptTooLongError
 from orchestrator.rounds.terms import LEAD, LEAD_BEFORE_STOP_STRINGS, Prediction, RoundTerms
 from orchestrator.sessions.conversation.settings import ADAPTIVE, GenerationSettings
 from orchestrator.sessions.conversation.turn_limits import TurnLimits
-from orchestrator.speculation.plan import Overlap
-from orchestrator.speculation.session import SpeculationSettings
+from orchestrator.speculation.settings import SpeculationSettings
 from slipstream.errors import FieldViolation, InvalidFieldsError
 from slipstream.sampling.outcome import MAX_TOP_LOGPROB_COUNT
 from slipstream.sampling.rule import (
@@ -196,7 +195,7 @@ def _speculation(settings: GenerationSettings, model: ModelLimits) -> Speculatio
         draft_length = None
     else:
         draft_length = model.default_draft_length if settings.draft_length is None else settings.draft_length
-    return SpeculationSettings(draft_length, settings.overlap, settings.proposer)
+    return SpeculationSettings(draft_length, settings.proposer)
 
 
 def _or(value: T | None, default: T) -> T:
@@ -232,7 +231,6 @@ def _violations(
     """Return the violations outside the rule."""
     limits, terms = resolved.limits, resolved.terms
     draft_length = terms.speculation.draft_length or 0
-    overlaps = terms.speculation.overlap not in (None, Overlap.NONE)
     most = min(limits.max_token_count, model.context_length - prompt_length)
     min_token_count = settings.min_token_count or 0
     top_count = terms.logprobs.top_count if terms.logprobs is not None else 0
@@ -261,11 +259,6 @@ def _violations(
             "speculation.fixed.length",
             0 <= draft_length <= model.max_draft_length,
             f"must be from 1 to {model.max_draft_length}, but is {draft_length}",
-        ),
-        (
-            "speculation.overlap",
-            not (overlaps and terms.rule.acceptance is Acceptance.RATIO),
-            "must be OVERLAP_NONE under acceptance RATIO: a proposal that depends on its content would bias the text",
         ),
     )
     violations = [FieldViolation(name, description) for name, right, description in checks if not right]

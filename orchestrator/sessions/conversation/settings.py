@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Literal
 
-from orchestrator.speculation.plan import Overlap
 from orchestrator.speculation.proposal import Source
 from slipstream.sampling.outcome import LogprobRequest
 from slipstream.sampling.rule import Acceptance
@@ -39,14 +38,14 @@ class GenerationSettings(SamplingFields[float | None, int | None]):
     acceptance: Acceptance | None = None
     proposal_top_k: int | None = None
     draft_length: int | Literal["adaptive"] | None = None
-    overlap: Overlap | None = None
     proposer: Source | None = None
     cleared: tuple[str, ...] = ()
 
     def over(self, below: GenerationSettings) -> GenerationSettings:
         """Return these settings, with unset and uncleared fields taken from ``below``."""
-        said: dict[str, Any] = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
-        said |= dict.fromkeys(self.cleared)
+        names = {field.name for field in fields(self)}
+        said: dict[str, Any] = {name: value for name in names if (value := getattr(self, name)) is not None}
+        said |= dict.fromkeys(names.intersection(self.cleared))  # what is stored may clear a field of before
         cleared = {*self.cleared, *below.cleared} - {name for name, value in said.items() if value is not None}
         said["cleared"] = tuple(sorted(cleared))
         return replace(below, **said)

@@ -25,7 +25,7 @@ from orchestrator.sessions.durability.token_bytes import bytes_of, tokens_of
 from orchestrator.sessions.turns.request_names import RequestName
 from orchestrator.sessions.turns.statistics import TurnStatistics
 from orchestrator.sessions.turns.turn_record import TurnEnded, TurnRecord, TurnStarted, WrittenRecord
-from orchestrator.speculation.session import SpeculationSettings
+from orchestrator.speculation.settings import SpeculationSettings
 from orchestrator.store.rows import EndRow, SessionRow, StoredTurn, TurnRow
 from slipstream.errors import Code, FieldViolation, SlipstreamError
 from slipstream.rpc.status import PeerError

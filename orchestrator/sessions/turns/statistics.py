@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from orchestrator.rounds.result import RoundResult
-from orchestrator.speculation.plan import Overlap
 from orchestrator.speculation.proposal import Source
 
 
@@ -16,8 +15,6 @@ class TurnStatistics:
     """Counts of a turn's rounds and tokens; times are in seconds."""
 
     round_count: int = 0
-    round_counts: Counter[Overlap] = field(default_factory=Counter)
-    """Rounds that used the draft, by what it did while the target verified."""
     draft_count: int = 0
     draft_token_count: int = 0
     accepted_token_count: int = 0
@@ -30,8 +27,6 @@ class TurnStatistics:
     accepted_lengths: Counter[int] = field(default_factory=Counter)
     """The same rounds by the number of draft tokens accepted."""
     switched_off_count: int = 0
-    hit_count: int = 0
-    miss_count: int = 0
     draft_failure_count: int = 0
     time_to_first_token: float = 0.0
     total: float = 0.0
@@ -90,11 +85,6 @@ class TurnStatistics:
     def _add_drafting(self, outcome: RoundResult) -> None:
         """Divide the round's wait for the draft: its forwards first, then its queue, then the
         network."""
-        if outcome.asked:
-            self.round_counts[outcome.overlap] += 1
-        if outcome.hit is not None:
-            self.hit_count += outcome.hit
-            self.miss_count += not outcome.hit
         timing, waited = outcome.awaited, outcome.waited
         shown = queued = 0.0
         if timing is not None:

@@ -216,7 +216,7 @@ class Turn:
             text=text,
             error=error,
         )
-        self._rounds.end_turn(self._own, session.tokens, answer.generated_count)
+        self._rounds.end_turn(self._own, answer.generated_count)
         session.end_turn()
         return ended
 
