@@ -64,7 +64,7 @@ class DraftProposer(Proposer):
         """True if the draft computes on the target's processors."""
         self._has_part = False
         """True once the run has brought a part."""
-        self._vocabulary_size = 0
+        self._verifier: ModelInfo | None = None
         self._sink: HintSink | None = None
         """The run that gets the hints; None while there is none."""
         self._tokens: list[int] = []
@@ -89,20 +89,21 @@ class DraftProposer(Proposer):
 
     def prepare(self, terms: RoundTerms, verifier: ModelInfo) -> float | None:
         """Find the session's draft."""
-        self._side = None
+        self._side, self._verifier = None, verifier
         if terms.speculation.uses_draft:
             self._side = self._drafts.home(self._drafting, begins_turn=True, stays=False)
-        if self._side is None or (draft := self._side.info) is None:
+        if self._side is None:
             return None
-        self._vocabulary_size = verifier.vocabulary_size
-        self._is_shared = draft.processors.are_short_beside(verifier.processors)
-        self._trials = None
+        self._meet(self._side, terms, verifier)
         if terms.speculation.draft_length is not None:
             return min(_LONGEST_FIXED_HOLD, self._side.deadline_seconds)
-        if not self._is_shared:
-            return None
-        self._trials = self._side.shared.trials_at(terms.rule.temperature)
-        return _LONGEST_HOLD
+        return _LONGEST_HOLD if self._is_shared else None
+
+    def _meet(self, side: DraftSide, terms: RoundTerms, verifier: ModelInfo) -> None:
+        """See whether a draft shares the verifier's processors."""
+        self._is_shared = side.info is not None and side.info.processors.are_short_beside(verifier.processors)
+        is_tried = self._is_shared and terms.speculation.draft_length is None
+        self._trials = side.shared.trials_at(terms.rule.temperature) if is_tried else None
 
     def begin(self, tokens: Sequence[int], until_length: int, terms: RoundTerms, sink: HintSink) -> None:
         """Let the draft guess past the committed ``tokens``."""
@@ -120,6 +121,7 @@ class DraftProposer(Proposer):
         self._tokens += part.tokens
         self._pace.record(len(part.tokens), part.timing.round_trip)
         self._count(part, self._side)
+        self._move_if_away(self._side)
         run = self._run
         if run is None or run.has_ended:
             self._start()
@@ -145,7 +147,7 @@ class DraftProposer(Proposer):
 
     def take_hints(self, hints: Sequence[hint_pb2.Hint], timing: PeerTiming) -> None:
         """Pass hints on to the verifier."""
-        if self._side is None or self._sink is None:
+        if self._side is None or self._sink is None or self._verifier is None:
             return
         self._restatements = 0
         self._side.record_hints()
@@ -155,7 +157,7 @@ class DraftProposer(Proposer):
             end = hint.start + len(hint.tokens)
             self._paying.hint(max(0, end - max(hint.start, self._hinted_length)))
             self._hinted_length = max(self._hinted_length, end)
-            if (known := _known(hint, self._vocabulary_size)) is not None:
+            if (known := _known(hint, self._verifier.vocabulary_size)) is not None:
                 self._sink.hint(known)
 
     def fail(self, error: PeerError) -> None:
@@ -228,6 +230,18 @@ class DraftProposer(Proposer):
         paid = self._trials.pays
         self._trials.record(part.arrived - part.timing.round_trip, part.arrived, len(part.tokens))
         return paid and not self._trials.pays
+
+    def _move_if_away(self, side: DraftSide) -> None:
+        """Go on with another draft if the session's is away, or is to be left."""
+        home = self._drafts.home(self._drafting, begins_turn=False, stays=False)
+        if home is None or home is side or self._verifier is None or self._terms is None:
+            return
+        self._end_run()
+        side.shared.run_count -= 1
+        home.shared.run_count += 1
+        self._side = home
+        self._restatements, self._is_left = 0, False
+        self._meet(home, self._terms, self._verifier)
 
     def _is_silent(self, run: DraftRun, side: DraftSide) -> bool:
         """Return whether the draft owes a hint for too long. On shared processors it may stand
