@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -48,6 +49,45 @@ class PeerTiming(NamedTuple):
     def network(self) -> float:
         """Return the seconds that the peer's own clock does not account for."""
         return max(0.0, self.round_trip - self.total)
+
+
+def sum_of(timings: Sequence[PeerTiming]) -> PeerTiming:
+    """Return the times of consecutive exchanges, at least one, together."""
+    if len(timings) == 1:
+        return timings[0]
+    return PeerTiming(
+        queue=sum(timing.queue for timing in timings),
+        forward=sum(timing.forward for timing in timings),
+        total=sum(timing.total for timing in timings),
+        round_trip=sum(timing.round_trip for timing in timings),
+        forward_count=sum(timing.forward_count for timing in timings),
+        step_token_count=timings[-1].step_token_count,
+        prefill=sum(timing.prefill for timing in timings),
+    )
+
+
+class Work(NamedTuple):
+    """Work of a draft on hints. Moments are of the monotonic clock, in seconds."""
+
+    address: str
+    began: float
+    ended: float
+    token_count: int
+    """Tokens of the hints."""
+    timing: PeerTiming | None
+    """Times of the work; None if it failed."""
+    error: Exception | None = None
+    span_id: int = 0
+    """Id of the span that the draft's own spans belong to; 0 for a span that has none below it."""
+
+    def then(self, later: Work) -> Work:
+        """Return this and later work as one. Neither has failed."""
+        assert self.timing is not None and later.timing is not None, "neither has failed"
+        return self._replace(
+            ended=later.ended,
+            token_count=self.token_count + later.token_count,
+            timing=sum_of([self.timing, later.timing]),
+        )
 
 
 class Verification(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from orchestrator.peers.exchange import PeerTiming, timing_of
+from orchestrator.peers.exchange import PeerTiming, sum_of, timing_of
 from orchestrator.speculation.proposal import Source
 from slipstream.rpc.sampling_wire import logprobs_of
 from slipstream.rpc.wire import seconds
@@ -72,18 +72,9 @@ def merged(parts: Sequence[Part]) -> Part:
     """Return consecutive parts, at least one, as one."""
     if len(parts) == 1:
         return parts[0]
-    timings = [part.timing for part in parts]
     return Part(
         tokens=tuple(token for part in parts for token in part.tokens),
-        timing=PeerTiming(
-            queue=sum(timing.queue for timing in timings),
-            forward=sum(timing.forward for timing in timings),
-            total=sum(timing.total for timing in timings),
-            round_trip=sum(timing.round_trip for timing in timings),
-            forward_count=sum(timing.forward_count for timing in timings),
-            step_token_count=timings[-1].step_token_count,
-            prefill=sum(timing.prefill for timing in timings),
-        ),
+        timing=sum_of([part.timing for part in parts]),
         prefilled_count=parts[0].prefilled_count,
         logprobs=tuple(entry for part in parts for entry in part.logprobs),
         tail_logprobs=parts[0].tail_logprobs,

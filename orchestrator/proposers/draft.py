@@ -11,11 +11,12 @@ next commit, which states all committed tokens again.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 
 from orchestrator.errors import DraftLateError
 from orchestrator.peers.draft_run import DraftRun, GuessTerms
-from orchestrator.peers.exchange import PeerTiming
+from orchestrator.peers.exchange import PeerTiming, Work
 from orchestrator.peers.model_info import ModelInfo
 from orchestrator.peers.run_parts import Part
 from orchestrator.peers.sequence import REASONS_TO_RESTATE
@@ -28,8 +29,10 @@ from orchestrator.rounds.drafting import DraftSide
 from orchestrator.rounds.drafts import Drafts
 from orchestrator.rounds.terms import RoundTerms
 from orchestrator.speculation.proposal import Source
+from slipstream.errors import SlipstreamError
 from slipstream.reasons import Reason
 from slipstream.rpc.status import PeerError
+from slipstream.telemetry.tracing import new_span_of
 from slipstream.wire.v1 import hint_pb2
 
 log = logging.getLogger(__name__)
@@ -79,8 +82,11 @@ class DraftProposer(Proposer):
         """True if the draft is left alone until the next run."""
         self._hinted_length = 0
         """Position after the last one that had a hint."""
-        self._timings: list[PeerTiming] = []
-        self._has_failed = self._is_switched_off = False
+        self._works: list[Work] = []
+        """Work since the figures were last taken."""
+        self._span_id = 0
+        """Id of the next work's span, if the draft has spans below it."""
+        self._is_switched_off = False
 
     @property
     def rests(self) -> bool:
@@ -141,8 +147,8 @@ class DraftProposer(Proposer):
 
     def take_figures(self) -> Figures:
         """Return what the draft did since the last call."""
-        figures = Figures(self._timings, self._has_failed, self._is_switched_off)
-        self._timings, self._has_failed, self._is_switched_off = [], False, False
+        figures = Figures(self._works, self._is_switched_off)
+        self._works, self._is_switched_off = [], False
         return figures
 
     def take_hints(self, hints: Sequence[hint_pb2.Hint], timing: PeerTiming) -> None:
@@ -151,7 +157,7 @@ class DraftProposer(Proposer):
             return
         self._restatements = 0
         self._side.record_hints()
-        self._timings.append(timing)
+        self._record(Work(self._side.address, 0.0, 0.0, sum(len(hint.tokens) for hint in hints), timing))
         for hint in hints:
             self._drafting.sequence.learn(hint.length_seen - 1)
             end = hint.start + len(hint.tokens)
@@ -172,9 +178,7 @@ class DraftProposer(Proposer):
                 self._drafting.sequence.correct(self._handle, error.reason, error.metadata)
             self._start()
             return
-        self._has_failed = True
-        side.fell_back(error.reason)
-        if not side.record_failure(error):
+        if not self._record_failure(side, error):
             self._is_left = True
 
     @property
@@ -202,7 +206,8 @@ class DraftProposer(Proposer):
         self._handle = sequence.handle
         guess = GuessTerms(self._until_length, terms.speculation.draft_length or 0, self._price)
         self._told_length = len(self._tokens)
-        run = side.start_run(sequence, position, guess, terms.rule, sink.traceparent, self)
+        self._span_id, traceparent = new_span_of(sink.traceparent)
+        run = side.start_run(sequence, position, guess, terms.rule, traceparent, self)
         self._run = None if run.has_ended else run
 
     def _count(self, part: Part, side: DraftSide) -> None:
@@ -257,10 +262,24 @@ class DraftProposer(Proposer):
 
     def _give_up(self, side: DraftSide) -> None:
         self._end_run()
-        self._has_failed = True
-        late = DraftLateError("the draft has stopped sending hints")
-        side.fell_back(late.reason)
-        side.record_failure(late)
+        self._record_failure(side, DraftLateError("the draft has stopped sending hints"))
+
+    def _record_failure(self, side: DraftSide, error: SlipstreamError) -> bool:
+        """Record that a draft has failed. Returns True if it has failed all sessions."""
+        self._record(Work(side.address, 0.0, 0.0, 0, None, error))
+        side.fell_back(error.reason)
+        return side.record_failure(error)
+
+    def _record(self, work: Work) -> None:
+        """Record work that has just ended."""
+        now = time.monotonic()
+        began = now if work.timing is None else now - work.timing.round_trip
+        work, self._span_id = work._replace(began=began, ended=now, span_id=self._span_id), 0
+        last = self._works[-1] if self._works else None
+        if last is not None and last.timing is not None and work.timing is not None and not work.span_id:
+            self._works[-1] = last.then(work)
+        else:
+            self._works.append(work)
 
     def _end_run(self) -> None:
         if self._run is not None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from orchestrator.peers.exchange import PeerTiming
+from orchestrator.peers.exchange import Work
 from orchestrator.peers.model_info import ModelInfo
 from orchestrator.peers.run_parts import Part
 from orchestrator.rounds.terms import RoundTerms
@@ -34,10 +34,8 @@ class HintSink(Protocol):
 class Figures(NamedTuple):
     """Figures of a proposer since it was last asked."""
 
-    timings: Sequence[PeerTiming] = ()
-    """Times of a peer's work on hints."""
-    has_failed: bool = False
-    """True if a peer has failed."""
+    works: Sequence[Work] = ()
+    """Work of a draft on hints, and its failures."""
     is_switched_off: bool = False
     """True if the proposer has begun to rest because its hints do not pay."""
 

@@ -12,8 +12,9 @@ import random
 import time
 from dataclasses import dataclass, field
 
-from orchestrator.peers.exchange import PeerTiming
+from orchestrator.peers.exchange import PeerTiming, Work
 from orchestrator.rounds.result import RoundResult
+from slipstream.telemetry import names
 from slipstream.telemetry.tracing import Ending, ending_of
 
 _MOST_SETBACKS = 32
@@ -125,10 +126,21 @@ class RoundNote:
         self.waited, self.margin = result.waited, result.margin
         self.draft_failed = result.draft_failed
         if result.moments is not None:
-            self.is_step = True
-            self.began, self.ended = result.moments
+            began, self.ended = result.moments
+            self.is_step, self.began = True, min(self.began, began)
             if self.verify is not None:
                 self.verify.place(self.began + self.waited, self.ended)
+        for work in result.works:
+            self._add_work(work)
+
+    def _add_work(self, work: Work) -> None:
+        """Note work of a draft. It may have begun long before the round that used it."""
+        note = self.begin_propose(names.PROPOSE, work.address)
+        note.span_id = work.span_id or note.span_id
+        note.place(max(work.began, self.began), max(work.ended, self.began))
+        note.draft_length, note.timing = work.token_count, work.timing
+        if work.error is not None:
+            note.ending = ending_of(work.error)
 
     def fail(self, error: BaseException) -> None:
         """It brought nothing."""

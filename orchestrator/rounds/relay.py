@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 from orchestrator.peers.exchange import PeerTiming
 from orchestrator.peers.run_parts import Part
+from orchestrator.proposers.proposer import Figures
 from orchestrator.rounds.note import RoundNote
 from orchestrator.rounds.parties import Parties
 from orchestrator.rounds.result import RoundResult
 from orchestrator.rounds.session import SessionRounds
 from orchestrator.rounds.terms import RoundTerms
+from orchestrator.speculation.proposal import Source
 from slipstream.telemetry import names
 
 
@@ -29,20 +32,30 @@ async def next_result(
     note.session_count = len(parties.running)
     kept = session.run.take_kept(len(tokens))
     if kept is not None:
-        note.begin_verify(names.VERIFY).finish(kept.verify)
+        exchange = note.begin_verify(names.VERIFY)
+        exchange.address = session.verifier.address or ""
+        exchange.finish(kept.verify)
         return kept
     part = await parties.verifying.next_part(session.run, tokens, terms, room, note)
-    first, *others = _results(part)
-    figures = session.run.take_figures()
-    first = first._replace(
-        drafted=[timing for each in figures for timing in each.timings],
-        draft_failed=any(each.has_failed for each in figures),
-        switched_off=any(each.is_switched_off for each in figures),
-    )
+    first, *others = _with_figures(_results(part), session.run.take_figures())
     session.run.keep(len(tokens) + len(first.tokens), others)
     assert note.verify is not None, "a part was waited for"
     note.verify.timing = first.verify
     return first
+
+
+def _with_figures(results: list[RoundResult], figures: Sequence[Figures]) -> list[RoundResult]:
+    """Return results with what the proposers did: it belongs to the first that used a draft, if one
+    did."""
+    works = [work for each in figures for work in each.works]
+    index = next((index for index, result in enumerate(results) if result.source is Source.DRAFT), 0)
+    results[index] = results[index]._replace(
+        works=works,
+        drafted=[work.timing for work in works if work.timing is not None],
+        draft_failed=any(work.error is not None for work in works),
+        switched_off=any(each.is_switched_off for each in figures),
+    )
+    return results
 
 
 def _results(part: Part) -> list[RoundResult]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from orchestrator.peers.exchange import PeerTiming
+from orchestrator.peers.exchange import PeerTiming, Work
 from orchestrator.speculation.proposal import Source
 from slipstream.sampling.outcome import TokenLogprobs
 
@@ -53,6 +54,8 @@ class RoundResult(NamedTuple):
     """One for each of ``tokens``, if asked for."""
     prompt_logprobs: tuple[TokenLogprobs, ...]
     """Of the prompt's tokens from the second on, if asked for."""
+    works: Sequence[Work] = ()
+    """Work of the draft on hints, and its failures, since the last round."""
     moments: tuple[float, float] | None = None
     """When a run's step began and ended, by the monotonic clock; None for a round that was asked
     for."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -203,6 +204,16 @@ def trace_prefix_of(span: Span) -> str:
     Empty if the span is not recorded.
     """
     return f"00-{span.get_span_context().trace_id:032x}-" if span.is_recording() else ""
+
+
+def new_span_of(traceparent: str) -> tuple[int, str]:
+    """Return the id of a new span in a traceparent's trace, and the traceparent of what is below
+    that span; 0 and an empty one if nothing is traced."""
+    if not traceparent:
+        return 0, ""
+    version, trace_id, _, flags = traceparent.split("-")
+    span_id = random.getrandbits(64) or 1
+    return span_id, f"{version}-{trace_id}-{span_id:016x}-{flags}"
 
 
 def context_of(traceparent: str) -> Context:
