@@ -65,7 +65,7 @@ def test_a_draft_killed_in_mid_turn_costs_speed_and_nothing_else(slow: LocalServ
         until_the_draft_is_used(client)
 
 
-def test_a_draft_that_hangs_costs_its_deadline(slow: LocalServices) -> None:
+def test_a_draft_that_hangs_holds_nothing_up(slow: LocalServices) -> None:
     draft = slow.services["draft"].process
     try:
         result = disturbed(slow, lambda: draft.send_signal(signal.SIGSTOP))
@@ -75,9 +75,7 @@ def test_a_draft_that_hangs_costs_its_deadline(slow: LocalServices) -> None:
     assert result.draft_count < result.round_count
 
 
-def test_a_draft_that_hangs_is_waited_for_once_by_all_sessions_together(slow: LocalServices) -> None:
-    """Eight turns of five seconds and more wait once, however many probes there are meanwhile. The
-    draft is asked again when it is back."""
+def test_a_draft_that_hangs_under_many_sessions_is_asked_again_when_it_is_back(slow: LocalServices) -> None:
     draft, prompts = slow.services["draft"].process, [[10 + index, 20, 30] for index in range(8)]
     with Client(slow.orchestrator_address) as client:
         until_the_draft_is_used(client)  # it may have been left alone for what another test did to it
@@ -93,8 +91,7 @@ def test_a_draft_that_hangs_is_waited_for_once_by_all_sessions_together(slow: Lo
             draft.send_signal(signal.SIGCONT)
         results = [reply.result for reply in replies]
         assert [result.token_ids for result in results] == [paper_tokens(prompt, LENGTH) for prompt in prompts]
-        assert all(result.total_time > 3 + 2 for result in results)
-        assert [result.draft_failure_count for result in results] == [1] * 8
+        assert any(result.draft_failure_count for result in results)
         until_the_draft_is_used(client)
 
 
