@@ -17,6 +17,7 @@ _SOURCES = {
     hint_pb2.HINT_SOURCE_BRANCH: Source.DRAFT,
     hint_pb2.HINT_SOURCE_NGRAM: Source.NGRAM,
     hint_pb2.HINT_SOURCE_PREDICTION: Source.PREDICTION,
+    hint_pb2.HINT_SOURCE_OTHER: Source.OTHER,
 }
 
 

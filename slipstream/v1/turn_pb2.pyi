@@ -47,6 +47,8 @@ class _TokenOriginEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TokenOrig
     """The target's own, where nothing was proposed."""
     TOKEN_ORIGIN_PREDICTION: _TokenOrigin.ValueType  # 6
     """The caller's prediction proposed it and the target agreed."""
+    TOKEN_ORIGIN_OTHER: _TokenOrigin.ValueType  # 7
+    """Another maker of hints proposed it and the target agreed."""
 
 class TokenOrigin(_TokenOrigin, metaclass=_TokenOriginEnumTypeWrapper):
     """Origin of a token."""
@@ -65,6 +67,8 @@ TOKEN_ORIGIN_PLAIN: TokenOrigin.ValueType  # 5
 """The target's own, where nothing was proposed."""
 TOKEN_ORIGIN_PREDICTION: TokenOrigin.ValueType  # 6
 """The caller's prediction proposed it and the target agreed."""
+TOKEN_ORIGIN_OTHER: TokenOrigin.ValueType  # 7
+"""Another maker of hints proposed it and the target agreed."""
 Global___TokenOrigin: _TypeAlias = TokenOrigin  # noqa: Y015
 
 class _FinishReason:

@@ -62,7 +62,7 @@ def test_steps_that_a_verifier_can_make_are_right(step: verifier_pb2.RunStep) ->
         (hinted(accepted_count=3, token_count=2), "accepted_count"),
         (verifier_pb2.RunStep(token_count=4, accepted_count=1), "accepted_count"),
         (hinted(source=hint_pb2.HINT_SOURCE_UNSPECIFIED), "source"),
-        (hinted(source=hint_pb2.HINT_SOURCE_OTHER), "source"),
+        (hinted(source=99), "source"),
         (hinted(forward=duration(2.0)), "forward"),
         (hinted(held=duration_pb2.Duration(seconds=-1)), "held"),
     ],

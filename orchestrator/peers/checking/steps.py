@@ -9,12 +9,7 @@ from slipstream.wire.v1 import hint_pb2, verifier_pb2
 _MOST_HINT_TOKENS = 1024
 """Most hint tokens of a step: more than any service verifies of one sequence."""
 
-_SOURCES = (
-    hint_pb2.HINT_SOURCE_DRAFT,
-    hint_pb2.HINT_SOURCE_BRANCH,
-    hint_pb2.HINT_SOURCE_NGRAM,
-    hint_pb2.HINT_SOURCE_PREDICTION,
-)
+_SOURCES = tuple(hint_pb2.HintSource.values())[1:]
 
 
 def check_steps(result: verifier_pb2.RunResult, most_seconds: float) -> None:
