@@ -4,7 +4,7 @@ The table says which metric shows that turns wait, and what more verifiers bring
 the real ones over gRPC. The model is arithmetic with a set time for a forward. Clients generate one
 turn after another without a draft. The benchmark reads the metrics twice a second and averages
 them. ``wanted`` is the number of verifiers that deploy/kubernetes/components/autoscaling asks for:
-once by the verifiers' queues, as it was before, and once by the orchestrator's, as it is.
+once by the orchestrator's metrics alone, and once with the share of items that sit out steps.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from slipstream.client import Client, PeerError, Settings
 
 _QUEUE_TARGET = 8
 _RATIO_TARGET = 0.8
+_WAITING_TARGET = 0.25
 
 
 @dataclass
@@ -36,7 +37,7 @@ class Seen:
 
     orchestrator_waiting: list[float] = field(default_factory=list)
     verifier_waiting: list[float] = field(default_factory=list)
-    """Items waiting in each verifier's queue, averaged over verifiers."""
+    """Items that had no part in the last step, as a share of all items in the verifiers."""
     ratio: list[float] = field(default_factory=list)
     """Used of what turns share: places or memory for KV, the scarcer."""
     refused_count: float = 0.0
@@ -53,8 +54,11 @@ def samples(address: str, name: str) -> dict[str, float]:
 def look(orchestrator: str, verifiers: Sequence[str], seen: Seen) -> None:
     """Read all metrics once."""
     seen.orchestrator_waiting.append(samples(orchestrator, "slipstream_num_requests_waiting")[""])
-    waiting = [samples(address, "slipstream_num_requests_waiting")[""] for address in verifiers]
-    seen.verifier_waiting.append(fmean(waiting))
+    kinds = ("waiting", "running", "waiting_by_reason")
+    counts = [[samples(address, f"slipstream_num_requests_{kind}") for kind in kinds] for address in verifiers]
+    item_count = sum(waiting[""] + running[""] for waiting, running, _ in counts)
+    without_part = sum(reasons["place"] + reasons["pages"] for _, _, reasons in counts)
+    seen.verifier_waiting.append(without_part / max(1, item_count))
     used, limits = (samples(orchestrator, f"slipstream_admission_{name}") for name in ("used", "limit"))
     seen.ratio.append(max(used[name] / limits[name] for name in ("turns", "kv_tokens") if limits.get(name)))
     seen.refused_count = sum(samples(orchestrator, "slipstream_admission_refused_total").values())
@@ -68,11 +72,12 @@ def serving(count: int, options: argparse.Namespace) -> Iterator[tuple[str, str,
     with ExitStack() as stack:
         services = []
         for address, shown in zip(addresses, metrics, strict=True):
-            flags = ["--model", model, "--kv-memory-mib", "8", "--metrics-address", shown]
+            flags = ["--model", model, "--kv-memory-mib", "8", "--metrics-address", shown, *options.verifier_flag]
             services.append(Service("verifier", "verifier_service", address, flags, {}))
             stack.callback(services[-1].stop)
         shown = free_address()
         flags = ["--verifier", ",".join(addresses), "--draft", "", "--store", "memory", "--metrics-address", shown]
+        flags += options.orchestrator_flag
         orchestrator = Service("orchestrator", "orchestrator", free_address(), flags, {})
         stack.callback(orchestrator.stop)
         for service in (*services, orchestrator):
@@ -109,17 +114,16 @@ def measure(verifier_count: int, clients: int, options: argparse.Namespace) -> S
 
 
 def wanted(count: int, seen: Seen) -> tuple[int, int]:
-    """Return the wanted number of verifiers by the verifiers' own queues, and by the orchestrator.
-    Kubernetes changes nothing within a tenth."""
+    """Return the wanted number of verifiers by the orchestrator alone, and with the items that sit
+    out steps. Kubernetes changes nothing within a tenth."""
 
     def scaled(ratio: float) -> int:
         return count if abs(ratio - 1) <= 0.1 else max(1, math.ceil(count * ratio))
 
     waiting = fmean(seen.orchestrator_waiting)
     by_queue = scaled(waiting / (_QUEUE_TARGET * count))
-    return scaled(fmean(seen.verifier_waiting) / _QUEUE_TARGET), max(
-        by_queue, scaled(fmean(seen.ratio) / _RATIO_TARGET)
-    )
+    by_orchestrator = max(by_queue, scaled(fmean(seen.ratio) / _RATIO_TARGET))
+    return by_orchestrator, max(by_orchestrator, scaled(fmean(seen.verifier_waiting) / _WAITING_TARGET))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -132,20 +136,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--tokens", type=int, default=40, help="of an answer")
     parser.add_argument("--forward-ms", type=float, default=30)
     parser.add_argument("--row-us", type=float, default=500, help="each token of a forward adds")
+    parser.add_argument("--verifier-flag", action="append", default=[], help="as --verifier-flag=--max-step-tokens=8")
+    parser.add_argument("--orchestrator-flag", action="append", default=[])
     add_output(parser)
     options = parser.parse_args(arguments)
     report = Report("autoscaling", __doc__ or "", options.output)
     table = Table(title="what an autoscaler sees")
-    for column in ("clients", "verifiers", "waiting: orchestrator", "waiting: each verifier", "limit used", "refused"):
+    for column in ("clients", "verifiers", "waiting: orchestrator", "items sitting out", "limit used", "refused"):
         table.add_column(column, justify="right")
-    table.add_column("wanted by verifiers' queues", justify="right")
     table.add_column("wanted by the orchestrator", justify="right")
+    table.add_column("wanted in all", justify="right")
     for clients in options.clients:
         for count in options.verifiers:
             seen = measure(count, clients, options)
-            waiting = (f"{fmean(values):.1f}" for values in (seen.orchestrator_waiting, seen.verifier_waiting))
             figures = (
-                *waiting,
+                f"{fmean(seen.orchestrator_waiting):.1f}",
+                f"{fmean(seen.verifier_waiting):.0%}",
                 f"{fmean(seen.ratio):.0%}",
                 f"{seen.refused_count:.0f}",
                 *map(str, wanted(count, seen)),
