@@ -107,7 +107,6 @@ class ArithmeticBackend:
     mark = hashlib.sha256(SCHEME.encode()).hexdigest()[:4]
     row_multiple = 1
     multi_step_runner: MultiStepRunner | None = None
-    any_thread = True
     multi_step = True
     processors = Processors()
     warmed_lengths: tuple[int, ...] = ()

@@ -34,8 +34,6 @@ class ContinuingJob(Job):
     caller says.
     """
 
-    comes_back = False
-
     _resumed: float | None = None
     """Time at which the last pause ended."""
 
@@ -44,11 +42,6 @@ class ContinuingJob(Job):
 
     is_told = False
     """True once a part was made."""
-
-    @property
-    def only_chooses(self) -> bool:
-        """False: it may go on for long, so it is never computed on the event loop."""
-        return False
 
     @property
     def submitted(self) -> float:

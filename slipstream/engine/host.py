@@ -43,9 +43,6 @@ _CLOSED_COUNT = 10_000
 """Handles that are remembered as closed. A handle may be closed before the item arrives that would
 have opened it."""
 
-_CROWDED_SECONDS = 0.05
-"""Seconds for which several rounds at a time are expected after there were several."""
-
 JobT = TypeVar("JobT", bound=Job)
 JobT_contra = TypeVar("JobT_contra", bound=Job, contravariant=True)
 
@@ -170,9 +167,6 @@ class EngineHost(Generic[JobT]):
         self._compiling_count = 0
         self._early: dict[tuple[str, int], _Early] = {}
         """Grants and stops of rounds whose structures are being compiled."""
-        self._is_about_to_compute = False
-        self._crowded = float("-inf")
-        """Time at which there was last more than one round in work."""
         self._thread = ModelThread(load_engine, batch_limits, self._on_finished, self._on_parts, on_step)
         self._sweeper: asyncio.Task[None] | None = None
         self.trials: StructureTrials | None = None
@@ -184,8 +178,6 @@ class EngineHost(Generic[JobT]):
         """Load the engine on its thread, and accept jobs from then on. Raises what loading
         raises."""
         engine = await asyncio.to_thread(self._thread.start)
-        if engine.backend.any_thread:
-            self._thread.on_put = self._schedule_compute
         self._sweeper = self._loop.create_task(self._sweep())
         return engine
 
@@ -408,24 +400,6 @@ class EngineHost(Generic[JobT]):
         await asyncio.to_thread(self._thread.stop)
         if self._thread.failure is not None:
             raise self._thread.failure
-
-    def _schedule_compute(self) -> None:
-        """Compute once all items of the message that is being read have arrived. If several rounds
-        are in work, or were recently, the model thread computes while more of them arrive."""
-        now = self._loop.time()
-        if self._asked:
-            self._crowded = now
-        if now - self._crowded < _CROWDED_SECONDS:
-            self._thread.wake()
-        elif not self._is_about_to_compute:
-            self._is_about_to_compute = True
-            self._loop.call_soon(self._compute)
-
-    def _compute(self) -> None:
-        self._is_about_to_compute = False
-        if ended := self._thread.compute_inline():
-            self._deliver(ended)
-        self._loop.call_soon(self._thread.report_step)  # after the callback that sends the answers
 
     def _on_finished(self, ended: list[tuple[Job, Exception | None]]) -> None:
         self._loop.call_soon_threadsafe(self._deliver, ended)  # from the model thread to the event loop

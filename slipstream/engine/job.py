@@ -103,9 +103,6 @@ class Job:
     withdrawn = False
     """True if the job is to end as it is before its next step, without an error."""
 
-    comes_back = True
-    """True if the sequence's next job usually comes right after this one's answer."""
-
     @property
     def may_restart(self) -> bool:
         """True if the job may lose its pages and begin again from its own tokens."""
@@ -182,12 +179,6 @@ class Job:
     def overtaken(self) -> bool:
         """True if no caller waits for the answer, because the sequence was restated or closed."""
         return self._overtaken or (self.parent is not None and self.parent.overtaken)
-
-    @property
-    def only_chooses(self) -> bool:
-        """True if its steps take no longer than their tokens do. A structure's masks and
-        log-probabilities add time."""
-        return self.rule.structure is None and self._logprobs is None
 
     def overtake(self) -> None:
         """Drop this job, and the jobs it has split into, at the next step."""

@@ -109,10 +109,6 @@ class Backend(Protocol):
     multi_step_runner: MultiStepRunner | None
     """A runner that computes several steps in one call, if there is one."""
 
-    any_thread: bool
-    """True if `forward` may be called from any thread. OpenMP makes another team for each
-    thread."""
-
     processors: Processors
     """Processors that compute a forward, as far as the backend can tell."""
 

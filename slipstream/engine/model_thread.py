@@ -3,10 +3,6 @@ jobs are done.
 
 An error of a job ends that job alone. An error of the engine outside a job ends the thread, and the
 service with it.
-
-Waking another thread, and being woken by it, takes longer than a lone token of a small model. So if
-the backend allows any thread, the submitting thread may compute the job itself. It does so only if
-nothing else is in work and the job is short. One thread computes at a time.
 """
 
 from __future__ import annotations
@@ -45,10 +41,6 @@ from slipstream.step_times import StepTimes
 
 log = logging.getLogger(__name__)
 
-_HERE_SECONDS = 3e-3
-"""Longest expected seconds of a job that the event loop computes itself. The loop neither sends nor
-receives during that time."""
-
 _MOST_FAILURES = 3
 """Forwards of several jobs that may fail with a job before it ends with them."""
 
@@ -80,13 +72,6 @@ class ModelThread:
         self._on_parts = on_parts
         self._on_step = on_step
         self._inbox = Inbox()
-        self._computing = threading.Lock()
-        """Held by the thread that touches the engine."""
-        self.wake = self._inbox.wake
-        """Wakes the thread."""
-        self.on_put: Callable[[], None] = self.wake
-        """Called when an entry was added. For a backend that allows any thread, the host sets a
-        function here that schedules `compute_inline`."""
         self._unfinished: set[Job] = set()
         """Submitted jobs whose ends were not reported yet."""
         self._lock = threading.Lock()
@@ -133,7 +118,7 @@ class ModelThread:
     def stop(self) -> None:
         """Finish the current step and end. Unfinished jobs are dropped."""
         self._stopping = True
-        self.wake()
+        self._inbox.wake()
         self._thread.join()
 
     def submit(self, job: Job) -> None:
@@ -168,42 +153,9 @@ class ModelThread:
         """Remove a sequence, release its pages and drop its job."""
         self._put(lambda: self._remove(sequence))
 
-    def compute_inline(self) -> list[Ended]:
-        """Take the queued entries on the caller's thread, and compute them if they are one short
-        job. Everything else is left to the model thread.
-
-        Returns the jobs that ended; they are reported nowhere else. The caller sends their answers
-        and then calls `report_step`.
-        """
-        ended: list[Ended] = []
-        if self._computing.acquire(blocking=False):
-            try:
-                if not (self._stopping or self.failure or self._tree.jobs):
-                    ended = self._accept(self._inbox.drain())
-                    while self._is_soon_over():
-                        ended += self._step(self._tree.active)
-                    self._settle(ended)
-            except BaseException as error:
-                self._fail(error)
-                ended = []
-            finally:
-                self._computing.release()
-        if self._tree.jobs or not self._inbox.is_empty:
-            self.wake()
-        return ended
-
-    def report_step(self) -> None:
-        """Report a step that was computed inline to ``on_step``. If another thread is computing,
-        that thread reports it."""
-        if self._computing.acquire(blocking=False):
-            try:
-                self._clock.report_step()
-            finally:
-                self._computing.release()
-
     def _put(self, entry: Entry) -> None:
         self._inbox.put(entry)
-        self.on_put()
+        self._inbox.wake()
 
     def _run(self) -> None:
         try:
@@ -239,10 +191,9 @@ class ModelThread:
             if pause or not self._tree.jobs:
                 self._hinting.record_wait()
                 self._inbox.wait(pause or None)
-            with self._computing:
-                if self._stopping or self.failure:
-                    return
-                pause = self._run_once()
+            if self._stopping:
+                return
+            pause = self._run_once()
 
     def _run_once(self) -> float:
         """Take the queued entries, and a step if there is work. Returns the seconds that the next
@@ -250,8 +201,8 @@ class ModelThread:
         ended = self._accept(self._inbox.drain())
         ended += self._drop_withdrawn()
         ended += self._readmit()
-        pause = self._clock.seconds_to_wait(self._tree.active)
-        if self._tree.active and not pause:
+        pause = 0.0
+        if self._tree.active:
             alone = next((job for job in self._tree.active if job in self._suspects), None)
             stepping, pause = self._hinting.prepare(self._tree.active) if alone is None else ([alone], 0.0)
             ended += self._step(stepping)
@@ -263,23 +214,12 @@ class ModelThread:
         self._clock.report_step()
         return pause
 
-    def _is_soon_over(self) -> bool:
-        """True if the only job in work is short and does not wait for others."""
-        active = self._tree.active
-        if len(active) != 1 or not active[0].only_chooses:
-            return False
-        job, expected = active[0], self._clock.expected_seconds
-        seconds = expected(len(job.pending))
-        if job.steps_left > 1:
-            seconds += (job.steps_left - 1) * expected(1)
-        return seconds <= _HERE_SECONDS and not self._clock.seconds_to_wait(active)
-
     def _settle(self, ended: list[Ended]) -> None:
         """Record that these jobs have ended."""
-        for job, error in ended:
+        for job, _ in ended:
             self._suspects.discard(job)
             self._clock.make_part(job, is_over=True)
-            self._clock.record_end(job, answered=error is None)
+            self._clock.record_end(job)
         with self._lock:
             self._unfinished.difference_update(job for job, _ in ended)
 
@@ -299,7 +239,6 @@ class ModelThread:
                 failed.append((entry, error))
                 continue
             self._open_sequences.mark_used(entry.sequence)
-            self._clock.record_start(entry)
             self._hinting.admit(entry)
             self._tree.add(entry)
         return failed
@@ -477,5 +416,4 @@ class ModelThread:
     def _remove(self, sequence: Sequence) -> None:
         self._tree.overtake(sequence)
         self._open_sequences.remove(sequence)
-        self._clock.forget_sequence(sequence.handle)
         self.engine.release_sequence(sequence)

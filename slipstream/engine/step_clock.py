@@ -1,4 +1,4 @@
-"""The times of steps: each job's timing, the time prompts took, and when a step should wait."""
+"""The times of steps: each job's timing, and the time prompts took."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Sequence
 
-from slipstream.engine.batching_delay import BatchingDelay
 from slipstream.engine.engine import Append
 from slipstream.engine.job import Job
 from slipstream.engine.prefill_time import PrefillTime
@@ -23,24 +22,12 @@ class StepClock:
         """``step_times`` as `slipstream.engine.engine.Engine.profile` measured them."""
         self._on_step = on_step
         self._unreported: StepNote | None = None
-        self._batching_delay = BatchingDelay()
         self._prefill_time = PrefillTime(step_times)
         self._expected: dict[int, float] = {}
 
     def record_arrival(self, job: Job) -> None:
         """Record that a job has arrived, before anything else happens to it."""
         job.prefill_at_arrival = self._prefill_time.at_arrival(job.submitted)
-
-    def record_start(self, job: Job) -> None:
-        """Record that a job takes part in the next steps."""
-        self._batching_delay.record_arrival(job.sequence.handle, job.timing.arrived)
-
-    def seconds_to_wait(self, active: Sequence[Job]) -> float:
-        """Return how many seconds to wait for other sequences before the next step. Drafts do not
-        wait: their jobs take many steps and can join at any of them."""
-        if all(job.drafting or not job.comes_back for job in active):
-            return 0.0
-        return self._batching_delay.seconds_to_wait(time.monotonic())
 
     def expected_seconds(self, token_count: int) -> float:
         """Return the seconds of a step of ``token_count`` tokens on idle processors; infinity if
@@ -68,7 +55,6 @@ class StepClock:
         duration = finished - started
         token_count = sum([append.token_count for _, append in batch]) if step_count == 1 else len(batch)
         prompt_count = sum([append.prompt_count for _, append in batch])
-        self._batching_delay.record_step_time(duration)
         self._prefill_time.record_step_time(finished, duration, token_count, min(token_count, prompt_count))
         for job, _ in batch:
             timing = job.timing
@@ -95,13 +81,7 @@ class StepClock:
             job.timing.steps.add(note)
         self._unreported = note
 
-    def record_end(self, job: Job, *, answered: bool) -> None:
+    def record_end(self, job: Job) -> None:
         """Record that a job's answer leaves, or its error."""
         job.timing.finished = time.monotonic()
         job.timing.prefill += self._prefill_time.total - job.prefill_at_arrival
-        if answered and job.comes_back and not job.drafting:
-            self._batching_delay.record_answer(job.sequence.handle, job.timing.finished)
-
-    def forget_sequence(self, handle: str) -> None:
-        """Forget a sequence that was closed."""
-        self._batching_delay.forget_sequence(handle)

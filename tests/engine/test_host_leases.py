@@ -28,8 +28,6 @@ RULE = SamplingRule()
 class SlowBackend(ArithmeticBackend):
     """Computes once it may."""
 
-    any_thread = False  # the event loop goes on meanwhile
-
     def __init__(self) -> None:
         super().__init__(ArithmeticSettings(ends=0))
         self.may_compute = threading.Event()

@@ -8,13 +8,9 @@ import math
 import random
 import secrets
 import signal
-import sys
 import threading
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +18,6 @@ import pytest
 import torch
 
 from draft_service.proposer import ProposeJob
-from slipstream.engine import host as hosts
 from slipstream.engine.arithmetic import ArithmeticBackend, ArithmeticSettings, next_token
 from slipstream.engine.engine import Append, Appended, Engine
 from slipstream.engine.errors import ModelThreadFailedError, RoundConflictError, UnknownHandleError
@@ -38,7 +33,6 @@ from slipstream.engine.torch.transformers_model import TransformersModel
 from slipstream.errors import SlipstreamError
 from slipstream.sampling.coupled import choose_coupled
 from slipstream.sampling.kernel import Floats32
-from slipstream.sampling.outcome import LogprobRequest
 from slipstream.sampling.row import Choice
 from slipstream.sampling.rule import SamplingRule
 from tests import tiny_models
@@ -96,27 +90,13 @@ async def hosting(load: Callable[[], Engine], limits: BatchLimits | None = None)
     host.engine.pool.check()
 
 
-@pytest.fixture(params=["thread", "here"], autouse=True)
-def is_profiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Where it is not known what steps take all is computed by the thread; else lone jobs are where
-    they are asked for."""
-    monkeypatch.setattr(sys.modules[__name__], "_is_profiled", request.param == "here")
-    return bool(request.param == "here")
-
-
-_is_profiled = False
-
-
 def paper(
     backend: type[ArithmeticBackend] = ArithmeticBackend,
     *,
     single_rows: bool = False,
     settings: ArithmeticSettings = PAPER,
 ) -> Engine:
-    engine = Engine(backend(settings, single_rows=single_rows), kv_memory_mib=0.1)
-    if _is_profiled:
-        engine.profile(0.01)
-    return engine
+    return Engine(backend(settings, single_rows=single_rows), kv_memory_mib=0.1)
 
 
 def said(prompt: Sequence[int], count: int) -> list[int]:
@@ -375,94 +355,8 @@ async def test_a_device_that_is_lost_to_a_lone_job_fails_it_and_everyone_after_i
                 await asyncio.wait_for(verify(host, tail), 60)
 
 
-class Reloaded(ArithmeticBackend):
-    """Notes which threads have asked for forwards, and that none did while another was at work."""
-
-    def __init__(self, *args: Any, **kinds: Any) -> None:
-        super().__init__(*args, **kinds)
-        self.askers: list[int] = []
-        self.at_work = threading.Lock()
-
-    def forward(self, segments: list[Segment]) -> Floats32:
-        assert self.at_work.acquire(blocking=False), "two at a time"
-        try:
-            self.askers.append(threading.get_ident())
-            return super().forward(segments)
-        finally:
-            self.at_work.release()
-
-
-class OfOneThread(Reloaded):
-    any_thread = False
-
-
-async def askers_of(host: EngineHost[Job], *asked: Awaitable[object]) -> set[bool]:
-    """For each forward of what is asked whether it was computed here."""
-    backend = host.engine.backend
-    assert isinstance(backend, Reloaded)
-    backend.askers.clear()
-    await asyncio.gather(*asked)
-    return {asker == threading.get_ident() for asker in backend.askers}
-
-
-async def test_a_lone_job_that_is_soon_over_is_computed_where_it_is_asked_for(is_profiled: bool) -> None:
-    async with hosting(lambda: paper(Reloaded)) as host:
-        assert await askers_of(host, verify(host, [5, 6], proposal=(1, 2))) == {is_profiled}
-    async with hosting(lambda: paper(Reloaded, single_rows=True)) as host:
-        assert await askers_of(host, propose(host, [5, 6])) == {is_profiled}
-    async with hosting(lambda: paper(OfOneThread)) as host:
-        assert await askers_of(host, verify(host, [5, 6])) == {False}, "OpenMP would make another team"
-
-
-async def test_what_takes_longer_holds_no_event_loop_up() -> None:
-    async with hosting(lambda: paper(Reloaded, settings=replace(PAPER, forward_ms=8.0))) as host:
-        assert await askers_of(host, verify(host, [5, 6])) == {False}
-    tokens = replace(PAPER, row_us=100.0)
-    async with hosting(lambda: paper(Reloaded, settings=tokens, single_rows=True)) as host:
-        assert await askers_of(host, verify(host, [5] * 64)) == {False}
-        assert await askers_of(host, propose(host, [5, 6], length=60)) == {False}, "so many steps"
-    async with hosting(lambda: paper(Reloaded)) as host:
-        handle, scored = secrets.token_hex(8), partial(VerifyJob, proposal=[], rule=GREEDY, logprobs=LogprobRequest(2))
-        host.open_handle(handle, None)
-        asked = run_round(host, handle, 1, partial(scored, statement=Statement(0, [5, 6])), content=None)
-        assert await askers_of(host, asked) == {False}, "torch's own operations"
-        host.close_handle(handle)
-
-
-async def test_of_several_the_thread_computes_so_that_more_may_come_meanwhile() -> None:
-    async with hosting(lambda: paper(Reloaded)) as host:
-        await asyncio.gather(*(verify(host, [5, count]) for count in range(8)))
-        assert await askers_of(host, verify(host, [5, 6])) == {False}, "of late there were several"
-
-
-async def test_while_the_thread_is_at_work_nothing_is_computed_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun = threading.Event()
-
-    class SlowToBegin(VerifyJob):
-        def begin(self, *args: Any) -> None:
-            backend = host.engine.backend
-            assert isinstance(backend, Reloaded)
-            with backend.at_work:
-                begun.set()
-                time.sleep(0.05)
-            super().begin(*args)
-
-    async with hosting(lambda: paper(Reloaded)) as host:
-        host._crowded = math.inf
-        host.open_handle("slow", None)
-        make = partial(SlowToBegin, statement=Statement(0, [5, 6]), proposal=[], rule=GREEDY)
-        slow = asyncio.create_task(run_round(host, "slow", 1, make, content=None))
-        assert await asyncio.to_thread(begun.wait, 10)
-        monkeypatch.setattr(hosts, "_CROWDED_SECONDS", 0.0)
-        assert (await asyncio.wait_for(verify(host, [7, 8]), 60)).next_token == said([7, 8], 1)[0]
-        await asyncio.wait_for(slow, 60)
-        host.close_handle("slow")
-
-
-async def test_each_job_has_its_own_answer_on_either_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lone ones and crowds in turns, handles closed in between: both compute as fast as they
-    can."""
-    monkeypatch.setattr(hosts, "_CROWDED_SECONDS", 0.0)
+async def test_each_job_has_its_own_answer() -> None:
+    """Lone ones and crowds in turns, handles closed in between."""
     draw = random.Random(0)
 
     async def some(host: EngineHost[Job]) -> None:
@@ -475,12 +369,9 @@ async def test_each_job_has_its_own_answer_on_either_thread(monkeypatch: pytest.
             if draw.random() < 0.3:
                 await asyncio.sleep(draw.random() / 500)
 
-    async with hosting(lambda: paper(Reloaded)) as host:
+    async with hosting(paper) as host:
         for count in (1, 2, 5):
             await asyncio.wait_for(asyncio.gather(*(some(host) for _ in range(count))), 60)
-        backend = host.engine.backend
-        assert isinstance(backend, Reloaded)
-        assert len(set(backend.askers)) == 1 + _is_profiled, "both have computed where both may"
         assert await settled_held_count(host) == 0
 
 

@@ -49,8 +49,6 @@ _PAGE_BYTES = 16 * 8
 class Backend(ArithmeticBackend):
     """Counts the tokens of each step. It can wait before each, raise, and say NaN beside POISON."""
 
-    any_thread = False
-
     def __init__(self, settings: ArithmeticSettings = PAPER) -> None:
         super().__init__(settings)
         self.may_compute = threading.Event()

@@ -40,7 +40,6 @@ class CompiledBackend:
     settled_after = 1
     warmed_lengths: tuple[int, ...] = ()
     row_multiple = 1
-    any_thread = True
     multi_step = True
 
     def __init__(self, model: Decoder, *, page_size: int, single_rows: bool, threads: int) -> None:

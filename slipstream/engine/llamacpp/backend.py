@@ -53,7 +53,6 @@ class LlamaCppBackend:
     settled_after = 1
     warmed_lengths: tuple[int, ...] = ()
     multi_step_runner: MultiStepRunner | None = None
-    any_thread = False
 
     def __init__(self, path: Path, *, threads: int, most_tokens: int, exact: bool) -> None:
         """``most_tokens`` go into one forward. ``exact`` promises that a row's bits depend on its

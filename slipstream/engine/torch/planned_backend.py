@@ -48,7 +48,6 @@ class PlannedBackend:
     """`Backend` of a model that computes from a plan, with a padding rule."""
 
     multi_step_runner: MultiStepRunner | None = None
-    any_thread = False
     multi_step = True
     warmed_lengths: tuple[int, ...] = (FIRST_KEYS + 1, FIRST_KEYS + KEY_BLOCK + 1)
 
