@@ -116,6 +116,7 @@ class DraftProposer(Proposer):
         self._tokens, self._until_length, self._terms, self._sink = list(tokens), until_length, terms, sink
         self._restatements, self._is_left, self._hinted_length = 0, False, len(tokens)
         self._has_part = False
+        self._works, self._span_id = [], 0  # what came after the last part belongs to another trace
         if self._side is not None:
             self._side.shared.run_count += 1
         self._start()

@@ -126,6 +126,14 @@ def test_a_draft_is_told_of_commits_and_its_hints_go_to_the_verifier(session: Se
     assert not session.proposer.take_figures().works
 
 
+def test_work_after_the_last_part_of_a_run_belongs_to_no_later_run(session: Session) -> None:
+    session.begin()
+    session.answer(hint(4, 5), seconds=0.25)
+    session.proposer.stop()
+    session.begin()
+    assert not session.proposer.take_figures().works
+
+
 def test_the_next_run_keeps_what_the_draft_has_read(session: Session) -> None:
     session.begin()
     session.answer(hint(4, 5))
