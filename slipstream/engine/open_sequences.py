@@ -17,7 +17,7 @@ class OpenSequences:
     def __init__(self) -> None:
         self._sequences: OrderedDict[str, Sequence] = OrderedDict()
         self.preempted_count = 0
-        """Idle sequences that have lost their pages to others."""
+        """Times that a sequence, idle or at work, has lost its pages to others."""
 
     def __len__(self) -> int:
         return len(self._sequences)

@@ -19,7 +19,9 @@ has no `_total`.
 
 Names end as vLLM's do where vLLM has the same metric. Counters and histograms count from the start
 of the process. The last event of a turn counts generated, draft and accepted tokens the same way.
-Rounds that a turn loses to a failure are counted under `outcome="failed"`.
+Rounds that a turn loses to a failure are counted under `outcome="failed"`. [Decision
+63](../decisions/0063-the-target-continues-by-itself.md) says which metrics have had another meaning
+before runs, and why.
 
 PromQL for the usual questions:
 
@@ -35,6 +37,9 @@ PromQL for the usual questions:
 # acceptance at each position of the proposal
   rate(slipstream_spec_decode_num_accepted_tokens_per_pos_total[5m])
 / rate(slipstream_spec_decode_num_draft_tokens_per_pos_total[5m])
+
+# mean number of items that are ready and sit out steps, by what they lack
+sum by (reason) (rate(slipstream_item_waiting_seconds_total{reason=~"place|pages"}[1m]))
 
 # tokens a second
 sum(rate(slipstream_generation_tokens_total[1m]))
