@@ -92,10 +92,13 @@ def _steps_of(result: verifier_pb2.RunResult, timing: PeerTiming) -> tuple[Step,
     if sum(weights) <= 0:
         weights = [step.token_count for step in result.steps]
     held = [seconds(step.held) for step in result.steps]
+    room = max(0.0, min(timing.total, timing.round_trip) - timing.forward)
+    if sum(held) > room:  # clocks differ, and parts come in bursts: all times together stay the part's
+        held = [room * waited / sum(held) for waited in held]
     left = timing._replace(
         queue=max(0.0, timing.queue - sum(held)),
-        total=max(timing.forward, timing.total - sum(held)),
-        round_trip=max(timing.forward, timing.round_trip - sum(held)),
+        total=timing.total - sum(held),
+        round_trip=timing.round_trip - sum(held),
     )
     return tuple(
         Step(

@@ -122,3 +122,12 @@ def test_consecutive_parts_become_one_with_all_steps() -> None:
     both = merged([first, second])
     assert both.tokens == (*first.tokens, *second.tokens) and both.steps == (*first.steps, *second.steps)
     assert (both.timing.forward, both.timing.round_trip) == pytest.approx((0.4, 1.5)) and both.arrived == 1.5
+
+
+@pytest.mark.parametrize("round_trip", [0.5, 0.05, 0.01], ids=["late", "early", "in a burst"])
+def test_a_part_whose_clocks_disagree_takes_no_longer_than_it_took(round_trip: float) -> None:
+    told = result(hinted(held=duration(0.2)), hinted(held=duration(0.2)), forward=0.02, queue=0.4, total=0.3)
+    part = part_of(told, 0.0, round_trip)
+    taken = sum(step.held + step.timing.round_trip for step in part.steps)
+    assert taken == pytest.approx(round_trip, abs=1e-6)
+    assert min(step.timing.round_trip for step in part.steps) >= 0
