@@ -122,6 +122,12 @@ CASES: dict[str, Case] = {
         "",
         "--tokens 200 --seeds 1 --varied-seeds 0",
     ),
+    "predicted-edits": Case(
+        "files that are rewritten with edits, the file before as the prediction, simulated",
+        "predicted_edits",
+        "",
+        "--files 4 --tokens 300",
+    ),
     "network": Case(
         "a big node and a link, simulated",
         "network",

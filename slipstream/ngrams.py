@@ -25,7 +25,7 @@ _WINDOW = 2**17
 _LINKS = 16
 """Most occurrences that a look-up compares."""
 
-_LONGEST_AGREEMENT = 32
+LONGEST_AGREEMENT = 32
 """Agreeing tokens from which on no other occurrence is looked for."""
 
 _BULK = 64
@@ -84,7 +84,7 @@ class NgramIndex:
             agreeing = _agreement(followed, end, tokens, longest)
             if agreeing > longest:
                 best, longest = end, agreeing
-                if agreeing == _LONGEST_AGREEMENT:
+                if agreeing == LONGEST_AGREEMENT:
                     break
             end = self._links[end - self._oldest]
         return None if best < 0 else (best, longest)
@@ -134,7 +134,7 @@ def _hash(first: int, second: int, third: int) -> int:
 def _agreement(followed: Sequence[int], end: int, tokens: Sequence[int], longest: int) -> int:
     """Return how many of the ``followed`` tokens before ``end`` equal the last of ``tokens``. 0 if
     not more than ``longest`` do."""
-    most = min(_LONGEST_AGREEMENT, end, len(tokens))
+    most = min(LONGEST_AGREEMENT, end, len(tokens))
     if most <= longest or followed[end - 1 - longest] != tokens[-1 - longest]:
         return 0
     count = 0

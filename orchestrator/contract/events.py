@@ -162,6 +162,8 @@ def _speculation(statistics: TurnStatistics) -> turn_pb2.SpeculationStatistics:
         draft_failure_count=statistics.draft_failure_count,
         ngram_token_count=statistics.ngram_token_count,
         ngram_accepted_token_count=statistics.ngram_accepted_token_count,
+        prediction_token_count=statistics.prediction_token_count,
+        prediction_accepted_token_count=statistics.prediction_accepted_token_count,
         switched_off_count=statistics.switched_off_count,
         speculative_decoding=_speculative_decoding(statistics),
         speculative_token_count=statistics.speculative_token_count,

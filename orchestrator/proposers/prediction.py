@@ -7,27 +7,25 @@ from collections.abc import Sequence
 from orchestrator.peers.run_parts import Part
 from orchestrator.proposers.proposer import HintSink, Proposer
 from orchestrator.rounds.terms import Prediction, RoundTerms
-from slipstream.ngrams import NgramIndex
+from slipstream.ngrams import LONGEST_AGREEMENT, NgramIndex
 from slipstream.wire.v1 import hint_pb2
 
 _LENGTH = 64
 """Tokens of a hint: the most that a verifier takes."""
 
-_OVERLAP = 16
-"""Tokens that a hint repeats of the one before, so that a step near the end of a hint has some."""
+_STRIDE = 32
+"""Tokens of a hint that the one before does not have. Fewer: a step near the end of a hint has more
+tokens, but there are more hints, of which a verifier keeps few."""
 
 _AHEAD = 128
-"""Tokens after the committed ones that the verifier has hints for. A verifier runs that far ahead
-before it hears of the orchestrator again."""
+"""Tokens after the committed ones that the verifier has hints for. More: a long round trip costs
+fewer steps, but the hints of a draft find less room."""
 
 _ODDS = 0.95
 """Stated odds of a token after right ones. The verifier learns for each caller what they are
 worth."""
 
 _SURVIVALS = [_ODDS**count for count in range(1, _LENGTH + 1)]
-
-_LOOKED_UP = 32
-"""Last tokens of the answer that are looked up in the prediction."""
 
 
 class PredictionFollower:
@@ -46,7 +44,7 @@ class PredictionFollower:
         tokens are looked up in the prediction."""
         if not tokens:
             return
-        self._last = [*self._last, *tokens][-_LOOKED_UP:]
+        self._last = [*self._last, *tokens][-LONGEST_AGREEMENT:]
         if self.place is not None:
             end = self.place + len(tokens)
             if list(self._predicted[self.place : end]) == list(tokens):
@@ -65,7 +63,7 @@ class PredictionFollower:
         None if there are enough hints already."""
         if self.place is None or self._hinted >= min(self.place + _AHEAD, len(self._predicted)):
             return None
-        start = max(self.place, self._hinted - _OVERLAP)
+        start = max(self.place, self._hinted + _STRIDE - _LENGTH)
         tokens = self._predicted[start : start + _LENGTH]
         self._hinted = start + len(tokens)
         return start - self.place, tokens

@@ -92,6 +92,9 @@ class Result:
     drafted_per_position: list[int] = field(default_factory=list)
     ngram_token_count: int = 0
     ngram_accepted_token_count: int = 0
+    prediction_token_count: int = 0
+    """Draft tokens from the caller's prediction."""
+    prediction_accepted_token_count: int = 0
     draft_failure_count: int = 0
     switched_off_count: int = 0
     total_time: float = 0.0
@@ -146,6 +149,8 @@ class Result:
         self.drafted_per_position = list(speculation.drafted_per_position_counts)
         self.ngram_token_count = speculation.ngram_token_count
         self.ngram_accepted_token_count = speculation.ngram_accepted_token_count
+        self.prediction_token_count = speculation.prediction_token_count
+        self.prediction_accepted_token_count = speculation.prediction_accepted_token_count
         self.draft_failure_count = speculation.draft_failure_count
         self.switched_off_count = speculation.switched_off_count
 

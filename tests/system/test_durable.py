@@ -153,6 +153,26 @@ def test_a_killed_orchestrator_loses_nothing(store: str, sampling: dict[str, flo
             stub_of(local, stack).GetSession(pb.GetSessionRequest(session_id=session_id))
 
 
+def test_a_turn_with_a_prediction_goes_on_and_nothing_of_it_is_stored(tmp_path: Path) -> None:
+    place = tmp_path / "s.db"
+    with LocalServices(dataclasses.replace(STEADY, store=str(place))) as local, ExitStack() as stack:
+        ((first, _),) = undisturbed(local, ["hello"])
+        stub = stub_of(local, stack)
+        session_id = stub.CreateSession(pb.CreateSessionRequest(system="be brief")).session.id
+        request = message(session_id, "one", "hello", speculation={"fixed": {"length": 1}})
+        request.prediction.tokens.token_ids.extend([*first[:200], *[7] * 100])
+        seen = read_some(stub, request)
+        kill_and_start_again(local)
+        again = [response.event for response in stub_of(local, stack).SendMessage(request)]
+        assert tokens_of(again) == first and seen == first[: len(seen)]
+        other = message(session_id, "one", "hello", speculation={"fixed": {"length": 1}})
+        with pytest.raises(grpc.RpcError, match="came with another content before"):
+            list(stub_of(local, stack).SendMessage(other))
+        with sqlite3.connect(place) as database:
+            payloads = [json.loads(payload) for (payload,) in database.execute("SELECT payload FROM turns")]
+        assert payloads and all(payload["resolved"]["terms"]["prediction"] is None for payload in payloads)
+
+
 def test_a_cancelled_turn_stays_as_it_was_told(store: str) -> None:
     with LocalServices(dataclasses.replace(STEADY, store=store)) as local, ExitStack() as stack:
         stub = stub_of(local, stack)

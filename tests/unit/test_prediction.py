@@ -32,6 +32,8 @@ def part(tokens: Sequence[int]) -> Part:
 class Run:
     """A run whose sink is a verifier's box of hints."""
 
+    traceparent = ""
+
     def __init__(self, predicted: Sequence[int], answer: Sequence[int] = (), until: int = NEVER) -> None:
         self.tokens = [*PROMPT, *answer]
         self.box = HintBox()
@@ -91,7 +93,7 @@ def test_an_answer_that_is_the_prediction_takes_few_steps(kind: type[list[int]],
     answer = different(900)
     run = Run(kind(answer))
     assert steps_of(run, answer, most) <= 900 / (most + 1) + 900 / 48
-    assert len(run.sent) < 900 / 45 + 2, "no hint is sent while there are enough"
+    assert len(run.sent) < 900 / 30 + 2, "no hint is sent while there are enough"
     assert not run.next_tokens
 
 
@@ -99,7 +101,7 @@ def test_a_step_has_enough_hinted_tokens_wherever_the_one_before_ended() -> None
     predicted = different(400)
     run = Run(predicted)
     for token in predicted[:300]:
-        assert len(run.next_tokens) >= 16
+        assert len(run.next_tokens) >= 32
         run.commit(token)
 
 

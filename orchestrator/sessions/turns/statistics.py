@@ -22,6 +22,8 @@ class TurnStatistics:
     """Committed by rounds with a proposal."""
     ngram_token_count: int = 0
     ngram_accepted_token_count: int = 0
+    prediction_token_count: int = 0
+    prediction_accepted_token_count: int = 0
     draft_lengths: Counter[int] = field(default_factory=Counter)
     """Rounds by the number of draft tokens verified, if there were any."""
     accepted_lengths: Counter[int] = field(default_factory=Counter)
@@ -79,6 +81,9 @@ class TurnStatistics:
         if outcome.source is Source.NGRAM:
             self.ngram_token_count += drafted
             self.ngram_accepted_token_count += accepted
+        if outcome.source is Source.PREDICTION:
+            self.prediction_token_count += drafted
+            self.prediction_accepted_token_count += accepted
         self.draft_lengths[drafted] += 1
         self.accepted_lengths[accepted] += 1
 
