@@ -7,8 +7,10 @@ from typing import Any, cast
 import pytest
 
 from orchestrator.peers.checking.results import RunCheck
-from slipstream.engine.job import Statement
-from slipstream.engine.run_job import RunEnd, RunJob, RunLimits
+from slipstream.engine.hinting.hints import Source
+from slipstream.engine.job import JobTiming, Statement
+from slipstream.engine.run_hints import RunStep
+from slipstream.engine.run_job import RunEnd, RunJob, RunLimits, RunPart
 from slipstream.engine.sequence import Sequence
 from slipstream.hosting.service_telemetry import ServiceTelemetry
 from slipstream.rpc.item_answers import Answer
@@ -79,3 +81,18 @@ def test_a_run_that_ends_while_its_parts_are_sent_tells_its_last_token_with_its_
         ([5], verifier_pb2.RUN_END_UNSPECIFIED),
         ([END], verifier_pb2.RUN_END_TOKEN),
     ]
+
+
+def test_the_seconds_for_which_steps_waited_for_hints_are_told_and_counted() -> None:
+    job, telemetry, sent = (
+        RunJob(Sequence("handle"), Statement(0, (1,)), RULE, RunLimits(9, 9)),
+        ServiceTelemetry(),
+        Sent(),
+    )
+    item = verifier_pb2.RunItem(handle="handle", round=1, start=verifier_pb2.StartRun(tail=[1]))
+    listener = _RunListener(item, cast(Answer[Any], sent), telemetry, lambda: None, lambda: True)
+    steps = [RunStep(1), RunStep(1, held=0.25), RunStep(2, 2, 1, Source.DRAFT, held=0.5)]
+    job.parts.append(RunPart(1, [Choice(token, 1.0) for token in (5, 6, 7, 8)], JobTiming(started=0.0), steps))
+    listener.parts_done([job])
+    assert [step.held.ToMilliseconds() for step in sent.results[0].steps] == [0, 250, 500]
+    assert telemetry.held_seconds == 0.75
