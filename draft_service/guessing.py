@@ -11,8 +11,8 @@ A commit that agrees with the guesses changes nothing but the horizon. After one
 them, the cache keeps what both have in common, and the job guesses on from the committed tokens.
 
 The base line is what the draft chooses. If its steps are slow, each also finds other likely
-choices. Such a choice begins a branch, which the job continues on a fork of its sequence once that
-is worth more than a longer base line. If the target follows a branch, that becomes the base line.
+choices. Such a choice begins a branch, which the same steps continue on a fork of the sequence, as
+far as its rows are worth their time. If the target follows a branch, that becomes the base line.
 """
 
 from __future__ import annotations
@@ -21,57 +21,28 @@ import math
 import time
 from array import array
 from collections import deque
-from threading import Lock
 from typing import NamedTuple
 
 from draft_service.committed import CommittedText
 from draft_service.line_sequences import LineSequences
 from draft_service.outcomes import odds_of
+from draft_service.worth import DraftWorth
 from slipstream.engine.continuing_job import ContinuingJob
-from slipstream.engine.engine import Append
-from slipstream.engine.hinting.calibration import LEAST_SURVIVAL, Calibration, temperature_class
-from slipstream.engine.hinting.hints import MOST_TOKENS, Hint, Source
-from slipstream.engine.hinting.horizon import Horizon, Line, Probes, least_survival
+from slipstream.engine.engine import Append, Appended
+from slipstream.engine.hinting.calibration import LEAST_SURVIVAL, temperature_class
+from slipstream.engine.hinting.hints import MOST_TOKENS, Hint
+from slipstream.engine.hinting.horizon import Horizon, Line, least_survival
 from slipstream.engine.job import JobTiming, Statement
 from slipstream.engine.sequence import Sequence, SequenceCache
 from slipstream.sampling.row import VOID, Choice
 from slipstream.sampling.rule import SamplingRule
-from slipstream.step_times import StepTimes
 
 SEND_SECONDS = 0.005
 """Seconds of guessing between two hints, and the longest multi-step run. Less: more messages. More:
 the target hears of a guess later."""
 
-BRANCH_STEP_SECONDS = 0.001
-"""Seconds of a step from which on it looks for other choices. Shorter steps are taken in multi-step
-runs, which cannot. Less: such a draft takes longer for each guess."""
-
 CANDIDATE_COUNT = 4
 """Likely choices that a step looks for. More: choices that the target hardly ever makes."""
-
-
-class DraftWorth:
-    """Record that all guesses of a draft share: how often they are right, and what a step takes."""
-
-    def __init__(self, source_id: int, times: StepTimes) -> None:
-        """``times`` belong to the model thread."""
-        self.maker = (Source.DRAFT, source_id)
-        self.calibration = Calibration()
-        self.probes = Probes()
-        self.lock = Lock()
-        """Held while calibration or probes are used: the event loop reads them for paused jobs."""
-        self._times = times
-        self.step_seconds = times.seconds(1)
-        """Expected seconds of a step like the last one."""
-        self.row_seconds = self.step_seconds
-        """One guess's share of them."""
-
-    def record_step(self, row_count: int) -> None:
-        """Record that a step of ``row_count`` rows ended. The model thread calls it."""
-        self.step_seconds = self._times.seconds(row_count)
-        self.row_seconds = self.step_seconds / row_count
-        with self.lock:
-            self.probes.record_step(time.monotonic())
 
 
 class GuessLimits(NamedTuple):
@@ -114,13 +85,15 @@ class GuessJob(ContinuingJob):
             statement.committed_length, worth.calibration, worth.maker[1], temperature_class=self._temperature_class
         )
         self._base = self._line = self._horizon.lines[0]
-        """The base line, and the line that the next step continues."""
+        """The base line, and the line that the next step continues first."""
         self._ended: set[Line] = set()
         """Lines after whose last token nothing follows."""
         self._news: dict[Line, None] = {}
         """Lines with tokens that were not told."""
+        self._stepping: dict[Sequence, Line] = {}
+        """Branches that the current step continues, by their sequences."""
         self._sequences = LineSequences(sequence)
-        self._may_branch = False
+        self._finds_branches = False
         self.tokens: array[int] = array("q")
         """The committed tokens that the job has taken in. Set when it begins."""
         self._known_length = 0
@@ -162,12 +135,15 @@ class GuessJob(ContinuingJob):
         self._rest(False)
 
     def leave(self) -> None:
+        self._stepping.clear()
         self._sequences.keep(())
         self.sequence, self._line = self._sequences.own, self._base
 
     def begin(self, cache: SequenceCache, context_length: int, vocabulary_size: int) -> None:
         self._sequences.cache = cache
-        self._may_branch = self.rule.structure is None and context_length > cache.page_size  # a fork shares pages
+        self._finds_branches = (
+            self._worth.finds_branches and self.rule.structure is None and context_length > cache.page_size
+        )  # a fork shares pages
         if self.tokens:
             self._begin_again(context_length, vocabulary_size)
         else:
@@ -240,17 +216,10 @@ class GuessJob(ContinuingJob):
 
     def advance(self, choices: list[Choice]) -> bool:
         choice = choices[0]
-        if choice.token == VOID:  # no token is possible here: the line ends
-            if choice.fault is not None and not self._line.path:
-                raise choice.fault
-            self._ended.add(self._line)
-        else:
-            self._horizon.extend(self._line, _likely(choice, self.rule))
-            if choice.token in self.rule.ends:
-                self._ended.add(self._line)
-            self._news[self._line] = None
-            self.guess_count += 1
-            self.pending = [choice.token]
+        if choice.fault is not None and not self._line.path:
+            raise choice.fault
+        self._continue(self._line, choice)
+        self.pending = [choice.token] if choice.token != VOID else []
         self._planned_count -= 1
         if self._planned_count <= 0 or not self._room_of(self._line):
             if self._has_appended_one:
@@ -260,6 +229,56 @@ class GuessJob(ContinuingJob):
         else:
             self._allow_steps()
         return self.withdrawn
+
+    def _continue(self, line: Line, choice: Choice) -> None:
+        if choice.token == VOID or choice.token in self.rule.ends:  # nothing follows
+            self._ended.add(line)
+        if choice.token != VOID:
+            self._horizon.extend(line, self._likely(choice))
+            self._news[line] = None
+            self.guess_count += 1
+
+    def append_branches(self, append: Append, most: int) -> list[Append]:
+        if self.pending or append.token_count > 1 or not self._finds_branches:
+            return []
+        with self._worth.lock:
+            found = self._worth_a_step()
+        own = sum([odds for odds, line in found if line is self._line])
+        others = [(odds, line) for odds, line in found if line is not self._line and line is not self._base]
+        count = self._worth.row_count([odds for odds, _ in others], own)
+        # What this step computes for the job's own sequence is not there yet.
+        computed = len(self._sequences.own) - (append.token_count if self._line is self._base else 0)
+        appends: list[Append] = []
+        for _, line in others[:count]:
+            tail = self._sequences.extend(line, self.tokens, self._known_length, computed, most)
+            if not tail:
+                break
+            most -= tail
+            sequence = self._sequences.sequence_of(line)
+            self._stepping[sequence] = line
+            appends.append(append._replace(sequence=sequence, token_count=tail))
+        return appends
+
+    def record_branch(self, append: Append, answer: Appended) -> None:
+        line = self._stepping.pop(append.sequence)
+        if answer.error is not None:
+            self._ended.add(line)
+        elif line.is_alive:
+            self._continue(line, answer.choices[0])
+
+    def _likely(self, choice: Choice) -> list[tuple[int, float]]:
+        """Return a draft's choice, and others that the target may make, with their odds. What the
+        choice's corrected odds leave is shared among the others. Nothing follows an end token, so
+        none begins a branch."""
+        odds = min(1.0, math.exp(choice.logprob))
+        others = [(token, share) for token, share in odds_of(choice.candidates) if token != choice.token]
+        if not others:
+            return [(choice.token, odds)]
+        with self._worth.lock:
+            factor = self._worth.calibration.factor(self._worth.maker, self._temperature_class)
+        left = max(0.0, 1 / max(factor, 1e-9) - odds) / sum([share for _, share in others])
+        branches = [(token, min(1.0, left * share)) for token, share in others if token not in self.rule.ends]
+        return [(choice.token, odds), *branches]
 
     def make_part(self, prefill_total: float, *, is_over: bool = False) -> bool:
         if self._base in self._news:
@@ -283,10 +302,6 @@ class GuessJob(ContinuingJob):
         self.candidate_count = CANDIDATE_COUNT if self._finds_branches else 0
         self._allow_steps()
         self._rest(not self._planned_count)
-
-    @property
-    def _finds_branches(self) -> bool:
-        return self._may_branch and self._worth.step_seconds >= BRANCH_STEP_SECONDS
 
     def _allow_steps(self) -> None:
         if self.rule.structure is None:  # a multi-step run knows no masks, and finds no candidates
@@ -324,37 +339,36 @@ class GuessJob(ContinuingJob):
         return len(self.tokens) > self._start_length and self.tokens[-1] in self.rule.ends
 
     def _next_worth_a_step(self) -> tuple[Line, int]:
-        """Return the line whose next token is likeliest, and a count of tokens.
+        """Return the line to continue, and how many of its next tokens are expected to be worth
+        their steps.
 
-        So many are expected to be worth their steps, and likelier than those of another line. It is
-        one of the base line if it is time to see whether the draft has recovered.
+        It is the base line if that is worth a step, or else the likeliest branch. It is one token
+        of the base line if it is time to see whether the draft has recovered.
         """
-        worth, step_seconds = self._worth, self._worth.step_seconds
-        least = max(LEAST_SURVIVAL, least_survival(self._text.price, worth.row_seconds))
-        branches = self._finds_branches and self._sequences.has_room()
-        found = [
-            (odds, line)
-            for odds, line in self._horizon.to_continue(least)
-            if self._room_of(line) and (branches or line is self._base)
-        ]
+        worth, base = self._worth, self._base
+        found = self._worth_a_step()
         if not found:
-            is_probed = self._horizon.to_probe() is not None
-            return self._base, int(is_probed and not worth.probes.seconds_to_wait(time.monotonic(), step_seconds))
-        (odds, line), bar = found[0], max(least, found[1][0] if len(found) > 1 else 0.0)
+            is_due = not worth.probes.seconds_to_wait(time.monotonic(), worth.step_seconds)
+            return base, int(is_due and self._horizon.to_probe() is not None)
+        odds, line = next(((odds, line) for odds, line in found if line is base), found[0])
         mean = worth.calibration.mean(worth.maker, self._temperature_class)
-        return line, MOST_TOKENS if mean >= 1 else 1 + int(math.log(bar / odds) / math.log(mean))
+        if mean >= 1:
+            return line, MOST_TOKENS
+        return line, 1 + int(math.log(self._least_survival / odds) / math.log(mean))
 
+    @property
+    def _least_survival(self) -> float:
+        return max(LEAST_SURVIVAL, least_survival(self._text.price, self._worth.row_seconds))
 
-def _likely(choice: Choice, rule: SamplingRule) -> list[tuple[int, float]]:
-    """Return a draft's choice, and others that the target may make, with their odds. Nothing
-    follows an end token, so none begins a branch."""
-    odds = min(1.0, math.exp(choice.logprob))
-    others = [(token, share) for token, share in odds_of(choice.candidates) if token != choice.token]
-    total = sum([share for _, share in others])
-    return [
-        (choice.token, odds),
-        *[(token, (1 - odds) * share / total) for token, share in others if token not in rule.ends],
-    ]
+    def _worth_a_step(self) -> list[tuple[float, Line]]:
+        """Return the lines that are worth another token and the odds that it is right, the
+        likeliest first. The caller holds the lock."""
+        has_branches = self._finds_branches and self._sequences.has_room()
+        return [
+            (odds, line)
+            for odds, line in self._horizon.to_continue(self._least_survival)
+            if self._room_of(line) and (has_branches or line is self._base)
+        ]
 
 
 def _longest(committed_length: int, limits: GuessLimits) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Container
 
+from slipstream.engine.errors import OutOfPagesError
 from slipstream.engine.hinting.hints import MOST_TOKENS
 from slipstream.engine.hinting.horizon import Line
 from slipstream.engine.sequence import Sequence, SequenceCache
@@ -29,6 +31,29 @@ class LineSequences:
         if fork is None:
             fork = self._forks[branch] = self.cache.fork(self.own, self.own.handle)
         return fork
+
+    def extend(self, branch: Line, committed: array[int], known: int, computed: int, most: int) -> int:
+        """Append what a branch's sequence lacks, and return how many tokens that are; 0 if they are
+        more than ``most``, or if there are no pages for them.
+
+        ``known`` tokens of it are known to be committed ones. If it is a new fork, it keeps
+        ``computed`` tokens at most.
+        """
+        if branch not in self._forks:
+            fork = self.sequence_of(branch)
+            self.cache.truncate(fork, min(len(fork), computed))
+        fork = self._forks[branch]
+        known = min(known, len(fork))
+        tail = committed[known:] + array("q", branch.path)
+        self.cache.rewind(fork, known, tail[:-1])
+        lacking = tail[len(fork) - known :]
+        if len(lacking) > most:
+            return 0
+        try:
+            self.cache.extend(fork, lacking)
+        except OutOfPagesError:
+            return 0
+        return len(lacking)
 
     def make_base(self, line: Line) -> None:
         """Let the job's own sequence be that of a branch which the target has followed, if it has

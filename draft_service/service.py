@@ -10,10 +10,10 @@ from typing import Any
 import grpc
 from google.rpc import status_pb2
 
-from draft_service.guessing import DraftWorth
 from draft_service.outcomes import Outcome
 from draft_service.proposer import Branch, BranchJob, ProposeJob
 from draft_service.stream_guesses import StreamGuesses
+from draft_service.worth import DraftWorth
 from slipstream.agreed import MAX_ANSWER_BYTES, MAX_BRANCH_COUNT
 from slipstream.engine.host import EngineHost
 from slipstream.engine.job import Job, Statement

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from draft_service.committed import CommittedText
-from draft_service.guessing import DraftWorth, GuessJob, GuessLimits
+from draft_service.guessing import GuessJob, GuessLimits
+from draft_service.worth import DraftWorth
 from slipstream.engine.continuing_job import sum_times
 from slipstream.engine.errors import ContextExceededError, StaleRoundError
 from slipstream.engine.hinting.hints import MOST_TOKENS, Hint

@@ -118,6 +118,15 @@ class Job:
         """Take in what the caller has said since the last step. The model thread calls it before
         each step. It raises nothing."""
 
+    def append_branches(self, append: Append, most: int) -> list[Append]:
+        """Return what the next step appends to forks of the job's sequence, besides ``append``: at
+        most ``most`` tokens."""
+        return []
+
+    def record_branch(self, append: Append, answer: Appended) -> None:
+        """Record a step's answer to one of `append_branches`, before that to the job's own
+        append."""
+
     def leave(self) -> None:
         """Release the pages that the job holds besides those of its sequence. The model thread
         calls it when the job leaves the engine."""

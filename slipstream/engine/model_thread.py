@@ -282,18 +282,22 @@ class ModelThread:
         batch = self._batch([job for job in stepping if job in self._tree.active] if ended else [*stepping], ended)
         if not batch:
             return ended
+        branches = self._branches(batch)
+        count = 1 if branches else self._multi_step_count(batch)
         started, steps_before = time.monotonic(), self.engine.step_count
         try:
-            answers = self.engine.steps([a for _, a in batch], self._multi_step_count(batch), self._inbox.stop_flag)
+            answers = self.engine.steps([a for _, a in batch + branches], count, self._inbox.stop_flag)
         except Exception as error:
             return ended + self._find_culprit([job for job, _ in batch], error)
         self._suspects.difference_update([job for job, append in batch if append.wanted])
         step_count = self.engine.step_count - steps_before
         self._waits.end_step(time.monotonic() - started, step_count)
         self._clock.record_step_time(batch, started, step_count)
-        self._record_rows(batch, started, step_count)
+        self._record_rows(batch + branches, started, step_count)
         self._tree.rotate({job for job, _ in batch})
-        for (job, append), taken in zip(batch, answers, strict=True):
+        for (job, append), taken in zip(branches, answers[len(batch) :], strict=True):
+            job.record_branch(append, taken[0])
+        for (job, append), taken in zip(batch, answers, strict=False):
             ended += self._record_answers(job, append, taken)
         return ended
 
@@ -311,6 +315,17 @@ class ModelThread:
             else:
                 ended += self._tree.drop_job(job, error)
         return ended
+
+    def _branches(self, batch: list[tuple[Job, Append]]) -> list[tuple[Job, Append]]:
+        """Return what else the step appends, to forks of the drafting jobs' sequences."""
+        left = self._limits.max_step_tokens - sum([append.token_count for _, append in batch])
+        found: list[tuple[Job, Append]] = []
+        for job, append in batch:
+            if job.drafting and left > 0:
+                branches = job.append_branches(append, left)
+                left -= sum([branch.token_count for branch in branches])
+                found += [(job, branch) for branch in branches]
+        return found
 
     def _record_rows(self, batch: list[tuple[Job, Append]], started: float, step_count: int) -> None:
         with_prompt = any(append.prompt_count for _, append in batch)

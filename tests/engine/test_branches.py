@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from draft_service.guessing import BRANCH_STEP_SECONDS, DraftWorth
+from draft_service.worth import BRANCH_STEP_SECONDS, DraftWorth
 from slipstream.engine.arithmetic import ArithmeticBackend, ArithmeticSettings
 from slipstream.engine.errors import StaleRoundError, UnknownHandleError
 from slipstream.engine.hinting.hints import Hint, Source
@@ -49,6 +49,7 @@ async def test_slow_drafts_continue_other_likely_choices() -> None:
         for hint in ear.hints:
             check(ear, hint)
         await it.quiet()
+        assert any(len(step) > 1 for step in it.backend.steps)  # beside the base line
         assert it.host.load.held_page_count <= 8  # forks are gone while the job rests
 
 
@@ -66,8 +67,8 @@ async def test_a_branch_that_the_target_follows_becomes_the_base_line() -> None:
         await ear.until(
             lambda: any(told.start == len(ear.committed) and told.tokens[: len(own)] == own for told in ear.hints)
         )
-        (_, count), *others = it.backend.steps[before + 1]
-        assert count == 1 and not others  # nothing is read again
+        (_, count), *_ = it.backend.steps[before + 1]
+        assert count == 1  # nothing is read again
 
 
 def own_tokens(ear: Ear, hint: Hint) -> tuple[int, ...]:

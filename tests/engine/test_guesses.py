@@ -13,7 +13,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from draft_service.committed import CommittedText
-from draft_service.guessing import DraftWorth, GuessJob, GuessLimits, GuessPart
+from draft_service.guessing import GuessJob, GuessLimits, GuessPart
+from draft_service.worth import DraftWorth
 from slipstream.engine.arithmetic import ArithmeticSettings
 from slipstream.engine.errors import ContextExceededError, SequenceTooShortError, StaleRoundError
 from slipstream.engine.hinting.hints import MOST_TOKENS, Hint, Source
@@ -300,7 +301,7 @@ async def test_guesses_follow_a_structure_and_end_with_it() -> None:
     )
     async with guessing(prompt, settings=ArithmeticSettings(vocabulary=4096)) as (it, ear):
         it.host.engine.matchers.compiler = StructureCompiler(tokenizer_json, 4096, [2])
-        ear.start(rule=rule)
+        ear.start(rule=rule, least=12)
         await ear.until(lambda: bool(ear.hints) and ear.rests)
         assert ear.last.tokens[-1] == 2
         assert len(digits.decode(ear.last.tokens[:-1])) == 8
