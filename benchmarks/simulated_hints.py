@@ -16,7 +16,7 @@ from functools import partial
 from benchmarks.simulated_time import Clock, Processor
 from slipstream.engine.hinting.calibration import Calibration
 from slipstream.engine.hinting.hints import MOST_TOKENS, Candidate, Hint, HintBox, Maker, Source
-from slipstream.engine.hinting.holding import Hold, divide
+from slipstream.engine.hinting.holding import Habit, Hold, divide
 from slipstream.engine.hinting.horizon import Horizon, Line, Probes, least_survival
 from slipstream.engine.hinting.selection import Offer, best_prefix, select
 from slipstream.step_times import StepTimes
@@ -108,11 +108,11 @@ class Text:
 class Run:
     """A session at the verifier."""
 
-    def __init__(self, text: Text, calibration: Calibration) -> None:
+    def __init__(self, text: Text, calibration: Calibration, habit: Habit) -> None:
         self.text = text
         self.length = _PROMPT
         self.box = HintBox(calibration.judge)
-        self.hold = Hold()
+        self.hold = Hold(habit)
         self.times: list[float] = []
         self.ready_since = 0.0
 
@@ -133,7 +133,9 @@ class Simulation:
         profile = [(rows, scenario.verify + rows * scenario.verify_row) for rows in _PROFILED]
         self.times = StepTimes(profile, scenario.row_multiple)
         self.calibration = Calibration()
-        self.runs = [Run(Text(scenario, 1000 * scenario.seed + i), self.calibration) for i in range(scenario.sessions)]
+        habit = Habit()
+        texts = [Text(scenario, 1000 * scenario.seed + index) for index in range(scenario.sessions)]
+        self.runs = [Run(text, self.calibration, habit) for text in texts]
         self._draft = Draft(self, scenario, self._processor if scenario.is_shared else Processor(self.clock))
         self._maker: Maker = (Source.DRAFT, 1)
         self._is_busy = False
@@ -155,7 +157,7 @@ class Simulation:
     def hint(self, run: Run, hint: Hint) -> None:
         """Take in a hint."""
         if run.box.add(hint, run.chosen):
-            run.hold.record_hint(self.clock.now, hint.next_due)
+            run.hold.record_hint(self.clock.now, hint.next_due, hint.end)
         self._look()
 
     def _look(self) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 
 from slipstream.engine.hinting.calibration import Calibration
 from slipstream.engine.hinting.hints import Candidate
-from slipstream.engine.hinting.holding import divide
+from slipstream.engine.hinting.holding import Habit, divide
 from slipstream.engine.hinting.selection import Offer, select
 from slipstream.engine.job import Job
 from slipstream.engine.run_job import RunJob
@@ -35,13 +35,14 @@ class HintScheduler:
         self._limits = limits
         self._clock = clock
         self.calibration = Calibration()
+        self._habit = Habit()
         self.times = StepTimes(profile or [(1, 1.0)], row_multiple)
         self._last_end = 0.0
 
     def admit(self, job: Job) -> None:
         """Take in a job that begins."""
         if isinstance(job, RunJob) and job.hints is not None:
-            job.hints.bind(self.calibration)
+            job.hints.bind(self.calibration, self._habit)
 
     def prepare(self, active: Sequence[Job]) -> tuple[list[Job], float]:
         """Give runs the hint tokens that the next step verifies.
@@ -58,7 +59,8 @@ class HintScheduler:
         }
         stepping, again = [*active], 0.0
         if any(job.may_be_held for job in ready):
-            holds = [partial(_hold, job, found.get(job), now) for job in active]
+            plain_rate = 1 / self.times.seconds(len(active))
+            holds = [partial(_hold, job, found.get(job), plain_rate, now) for job in active]
             indices, again = divide(holds, self.times.seconds)
             if not indices:
                 return [], max(_SHORTEST_WAIT, again - now)
@@ -92,8 +94,10 @@ class HintScheduler:
         self._last_end = 0.0
 
 
-def _hold(job: Job, found: tuple[Candidate, Offer] | None, now: float, others_step: float | None) -> float | None:
+def _hold(
+    job: Job, found: tuple[Candidate, Offer] | None, plain_rate: float, now: float, others_step: float | None
+) -> float | None:
     """Return the time until which a job waits for a hint; None if it steps now."""
     if not (isinstance(job, RunJob) and job.may_take_hint and job.may_be_held):
         return None
-    return job.held_until(found, others_step, now)
+    return job.held_until(found, others_step, plain_rate, now)

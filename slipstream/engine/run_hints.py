@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from slipstream.engine.hinting.calibration import Calibration
 from slipstream.engine.hinting.hints import Candidate, Hint, HintBox, Maker, Source
-from slipstream.engine.hinting.holding import Hold
+from slipstream.engine.hinting.holding import Habit, Hold
 from slipstream.engine.hinting.selection import Offer
 from slipstream.ngrams import NgramIndex
 
@@ -42,10 +42,10 @@ class RunHints:
         """See `slipstream.engine.hinting.calibration.temperature_class`."""
         self._may_come = True
         """False if a step has waited in vain, until there is a hint again."""
-        self._hold = Hold() if terms.longest_hold and not terms.fixed_count else None
+        self._habit = Habit()
+        self._hold: Hold | None = None
+        """Set if steps wait for hints while that pays."""
         self._held_since: float | None = None
-        self._maker: Maker | None = None
-        """The maker of the last hint from outside."""
         self._box = HintBox(self._judge)
         self._calibration = Calibration()
         self._ngrams = NgramIndex() if terms.takes_ngrams else None
@@ -53,13 +53,15 @@ class RunHints:
     def add(self, hint: Hint, chosen: Sequence[int]) -> None:
         """Keep a hint, unless it contradicts the ``chosen`` tokens or is used up."""
         if self._box.add(hint, chosen):
-            self._may_come, self._maker = True, hint.maker
+            self._may_come, self._habit.maker = True, hint.maker
             if self._hold is not None:
-                self._hold.record_hint(time.monotonic(), hint.next_due)
+                self._hold.record_hint(time.monotonic(), hint.next_due, hint.end)
 
-    def bind(self, calibration: Calibration) -> None:
-        """Judge hints by what all runs have learnt."""
-        self._calibration = calibration
+    def bind(self, calibration: Calibration, habit: Habit) -> None:
+        """Use what all runs have learnt, and teach it."""
+        self._calibration, self._habit = calibration, habit
+        if self.terms.longest_hold and not self.terms.fixed_count:
+            self._hold = Hold(habit)
 
     @property
     def is_active(self) -> bool:
@@ -94,19 +96,26 @@ class RunHints:
         return self._held_since is not None
 
     def held_until(
-        self, found: tuple[Candidate, Offer] | None, limit: int, others_step: float | None, now: float
+        self,
+        found: tuple[Candidate, Offer] | None,
+        limit: int,
+        others_step: float | None,
+        plain_rate: float,
+        now: float,
     ) -> float | None:
         """Return the time until which the next step waits for a better hint than ``found``; None if
         it does not wait. Times are of the monotonic clock.
 
         It may use ``limit`` hint tokens. ``others_step``: seconds of a step of the other runs that
-        would begin now; None if no other run is ready.
+        would begin now; None if no other run is ready. ``plain_rate``: tokens a second of a run
+        without hints.
         """
         until = None
-        if self._hold is not None and self._maker is not None and limit > 0:
+        maker = self._habit.maker
+        if self._hold is not None and maker is not None and limit > 0:
             survival = None if found is None else found[1].survivals[-1]
-            odds = self._calibration.mean(self._maker, self.temperature_class)
-            until = self._hold.until(now, survival, odds, others_step, self.terms.longest_hold)
+            odds = self._calibration.mean(maker, self.temperature_class)
+            until = self._hold.until(now, survival, odds, others_step, self.terms.longest_hold, plain_rate)
         elif self._may_come and self._is_too_short(found, min(self.terms.fixed_count, limit)):
             until = (self._held_since or now) + self.terms.longest_hold
             if now >= until:

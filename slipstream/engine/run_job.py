@@ -169,10 +169,14 @@ class RunJob(ContinuingJob):
             return None
         return self.hints.best(self.tokens, self._hint_limit)
 
-    def held_until(self, found: tuple[Candidate, Offer] | None, others_step: float | None, now: float) -> float | None:
+    def held_until(
+        self, found: tuple[Candidate, Offer] | None, others_step: float | None, plain_rate: float, now: float
+    ) -> float | None:
         """Return the time until which the next step waits for a better hint than ``found``; see
         `RunHints.held_until`."""
-        return None if self.hints is None else self.hints.held_until(found, self._hint_limit, others_step, now)
+        if self.hints is None:
+            return None
+        return self.hints.held_until(found, self._hint_limit, others_step, plain_rate, now)
 
     @property
     def _hint_limit(self) -> int:

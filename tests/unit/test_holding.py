@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from slipstream.engine.hinting.holding import Hold, divide
+from slipstream.engine.hinting.holding import Habit, Hold, divide
 
 STEP = 0.025
 
@@ -14,11 +14,11 @@ STEP = 0.025
 def running(tokens: int = 3, delay: float = 0.004, due: float | None = 0.003) -> tuple[Hold, float]:
     """A run of ten steps of ``tokens`` tokens; after each, no hint was in hand and one came
     ``delay`` seconds later."""
-    hold, now, length = Hold(), 0.0, 10
+    hold, now, length = Hold(Habit()), 0.0, 10
     for _ in range(10):
         hold.record_step(now, length)
         hold.until(now, None, 0.8, None, 0.0)
-        hold.record_hint(now + delay, due)
+        hold.record_hint(now + delay, due, length + 1)
         now, length = now + STEP, length + tokens
     hold.record_step(now, length)
     return hold, now
@@ -26,7 +26,7 @@ def running(tokens: int = 3, delay: float = 0.004, due: float | None = 0.003) ->
 
 def test_the_price_is_the_tokens_a_second_that_the_run_makes_now() -> None:
     assert running(tokens=3)[0].tokens_per_second == pytest.approx(3 / STEP)
-    assert Hold().tokens_per_second == 0
+    assert Hold(Habit()).tokens_per_second == 0
 
 
 def test_a_run_without_a_hint_waits_for_one_that_comes_soon() -> None:
@@ -46,7 +46,7 @@ def test_it_waits_for_more_while_the_next_token_is_worth_its_time() -> None:
     """A token takes 3 ms, and the run makes 0.36 tokens in that time."""
     hold, now = running()
     hold.until(now, None, 0.8, None, STEP)
-    hold.record_hint(now + 0.004, 0.003)
+    hold.record_hint(now + 0.004, 0.003, 41)
     assert hold.until(now + 0.004, 0.8, 0.8, None, STEP) is not None
     assert hold.until(now + 0.004, 0.4, 0.8, None, STEP) is None
 
@@ -59,7 +59,7 @@ def test_it_does_not_wait_for_a_maker_that_is_never_right() -> None:
 def test_it_does_not_wait_if_no_hint_is_on_its_way() -> None:
     hold, now = running(due=None)
     hold.until(now, None, 0.8, None, STEP)
-    hold.record_hint(now + 0.004, None)
+    hold.record_hint(now + 0.004, None, 41)
     assert hold.until(now + 0.004, 0.8, 0.8, None, STEP) is None
 
 
@@ -89,16 +89,32 @@ def test_a_draft_that_is_late_each_time_is_not_waited_for_until_it_recovers() ->
     hold, now = running()
     length, waits = 40, []
     for _ in range(60):
-        hold.record_hint(now, 0.003)
+        hold.record_hint(now, 0.003, length + 1)
         waits.append(hold.until(now, 0.9, 0.8, None, STEP) is not None)
         now, length = now + STEP, length + 3
         hold.record_step(now, length)
     assert waits[0]
     assert not any(waits[20:])
     for _ in range(30):
-        hold.record_hint(now, 0.003)
-        hold.record_hint(now + 0.003, 0.003)
+        hold.record_hint(now, 0.003, length + 1)
+        hold.record_hint(now + 0.003, 0.003, length + 2)
     assert hold.until(now + 0.003, 0.9, 0.8, None, STEP) is not None
+
+
+def test_a_new_run_waits_as_those_before_it_have_taught() -> None:
+    """At its first token it has no pace of its own. The draft takes 4 ms, then 1 ms a token, and is
+    nearly always right; the target takes 2 ms a token."""
+    habit = Habit()
+    for _ in range(5):
+        hold = Hold(habit)
+        hold.record_step(0.0, 10)
+        waited = hold.until(0.0, None, 0.98, None, 0.05, 500.0)
+        hold.record_hint(0.004, 0.008, 11)
+        hold.record_hint(0.012, 0.008, 19)
+    assert waited == pytest.approx(0.005)
+    assert Hold(habit).until(0.0, None, 0.98, None, 0.05, 500.0) is not None
+    assert Hold(habit).until(0.0, None, 0.5, None, 0.05, 500.0) is None
+    assert Hold(Habit()).until(0.0, None, 0.98, None, 0.05, 500.0) is None
 
 
 def test_runs_that_would_hold_alone_go_along_with_others() -> None:

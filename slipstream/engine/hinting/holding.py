@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from statistics import median
 
-from slipstream.engine.hinting.hints import MOST_TOKENS
+from slipstream.engine.hinting.hints import MOST_TOKENS, Maker
 
 STEPS_OF_PACE = 16
 """Steps after which a step counts a third as much in a run's tokens a second. More: the price is
@@ -32,20 +32,42 @@ PROMISES_OF_TRUST = 8
 a maker that stops to answer costs more."""
 
 _RECENT_DELAYS = 5
+"""Delays, and times for a token, whose median counts. More: chance changes them less, but they
+follow a change later."""
+
+
+class Habit:
+    """How the hints of all runs came of late. Answers are often short, so no run learns it by
+    itself. Times are in seconds."""
+
+    def __init__(self) -> None:
+        self.maker: Maker | None = None
+        """The maker of the last hint."""
+        self.trust = 1.0
+        """Share of the promised hints that came in time."""
+        self.delays: deque[float] = deque(maxlen=_RECENT_DELAYS)
+        """Times from a step after which no hint was in hand to the next hint."""
+        self.token_times: deque[float] = deque(maxlen=_RECENT_DELAYS)
+        """Times from hint to hint, for each token that was new."""
+
+    def record_promise(self, kept: bool) -> None:
+        """Record whether a hint that was due came in time."""
+        self.trust += (kept - self.trust) / PROMISES_OF_TRUST
 
 
 class Hold:
     """The hints that are due for one run, and what they are worth. Times are in seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, habit: Habit) -> None:
+        self._habit = habit
         self._tokens = self._seconds = 0.0
         self._ended = 0.0
         self._length = 0
         self._missing_since: float | None = None
         self._is_held = False
-        self._trust = 1.0
-        self._delays: deque[float] = deque(maxlen=_RECENT_DELAYS)
         self._due = self._gap = math.inf
+        self._hinted: tuple[float, int] | None = None
+        """When the last hint came that followed the chosen tokens, and where it ended."""
 
     @property
     def tokens_per_second(self) -> float:
@@ -63,36 +85,48 @@ class Hold:
             self._seconds = self._seconds * decay + now - self._ended
         self._ended, self._length = now, length
 
-    def record_hint(self, now: float, next_due: float | None) -> None:
-        """Record that a hint arrived which follows the chosen tokens."""
+    def record_hint(self, now: float, next_due: float | None, end: int) -> None:
+        """Record that a hint arrived which follows the chosen tokens, up to position ``end``."""
         if self._missing_since is not None:
-            self._delays.append(now - self._missing_since)
+            self._habit.delays.append(now - self._missing_since)
             self._missing_since = None
             if self._is_held:
                 self._record_promise(kept=True)
         elif self._due < math.inf:
             self._record_promise(kept=now <= self._due + (SLACK - 1) * self._gap)
+            if self._hinted is not None and end > self._hinted[1]:
+                last, last_end = self._hinted
+                self._habit.token_times.append((now - last) / (end - last_end))
+        self._hinted = now, end
         self._gap = math.inf if next_due is None else next_due
         self._due = now + self._gap
 
     def until(
-        self, now: float, survival: float | None, odds: float, others_step: float | None, longest: float
+        self,
+        now: float,
+        survival: float | None,
+        odds: float,
+        others_step: float | None,
+        longest: float,
+        plain_rate: float = 0.0,
     ) -> float | None:
         """Return the time until which to hold the run; None to step now.
 
         ``survival`` is that of the last token of the hint in hand, None if there is none; ``odds``
         are those of a token of the maker that is due. ``others_step``: seconds of a step of the
-        other runs, which would begin now; None if no other run is ready.
+        other runs, which would begin now; None if no other run is ready. ``plain_rate``: tokens a
+        second of a run without hints; they count before the run's second step.
         """
         if survival is None and self._missing_since is None:
             self._missing_since = now
         due, limit = self._next_due(), self._ended + longest
-        if not now < due <= limit or not self._seconds:
+        price = self.tokens_per_second or plain_rate
+        if not now < due <= limit or not price:
             return None
         wait = due - now
         if others_step is not None:
             wait = max(1, math.ceil(wait / others_step)) * others_step
-        if self._gain(1.0 if survival is None else survival, odds, wait) <= 0:
+        if self._gain(1.0 if survival is None else survival, odds, wait, price) <= 0:
             return None
         self._is_held = True
         return min(now + SLACK * (due - now), limit)
@@ -102,24 +136,25 @@ class Hold:
         follows the text; else the usual time from a miss to the next hint."""
         if self._missing_since is None:
             return self._due
-        return self._missing_since + median(self._delays) if self._delays else math.inf
+        return self._missing_since + median(self._habit.delays) if self._habit.delays else math.inf
 
-    def _gain(self, survival: float, odds: float, wait: float) -> float:
-        """Return the tokens that waiting gains: those of the first hint and of the ones after it
-        that are worth their own wait, less those that the run would make meanwhile."""
-        price = self.tokens_per_second
+    def _gain(self, survival: float, odds: float, wait: float, price: float) -> float:
+        """Return the tokens that waiting gains: the next token and the ones after it that are worth
+        their own time, less those that the run would make meanwhile."""
+        token_times = self._habit.token_times
+        token_price = price * (median(token_times) if token_times else self._gap)
         gain = -price * wait
         for _ in range(MOST_TOKENS):
             survival *= odds
-            gain += survival * self._trust
-            if survival * odds <= price * self._gap:
+            gain += survival * self._habit.trust
+            if survival * odds <= token_price:
                 break
-            gain -= price * self._gap
+            gain -= token_price
         return gain
 
     def _record_promise(self, kept: bool) -> None:
         self._is_held = False
-        self._trust += (kept - self._trust) / PROMISES_OF_TRUST
+        self._habit.record_promise(kept)
 
 
 def divide(
