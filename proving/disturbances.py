@@ -14,11 +14,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import grpc
 
-from proving.hint_faults import HintsMadeUp
+from proving.hint_faults import HintsContradicted, HintsLate, HintsMadeUp, HintsSpoiled
 from proving.pairs import COMPILED, CUDA, GGUF, TORCH
 from proving.proxy import Fault, RunItem
 from proving.run_faults import Delayed, GrantLost, HandlesForgotten, Paused, RunFault, Strike, Twice
@@ -83,10 +82,6 @@ class Disturbance:
     """True if the disturbance means nothing to a turn without speculation."""
     disables_draft = False
     """True if a turn that meets the disturbance has no speculation."""
-    is_run = False
-    """For TURN: True if the verifier continues by itself under the disturbance."""
-    needs_run = False
-    """True if the disturbance means nothing to a WAVE without runs, or to a TURN that is none."""
     scored = True
     """False if a turn that meets the disturbance brings no log-probabilities."""
     everywhere = False
@@ -121,6 +116,10 @@ class Disturbance:
     def before(self, client: Client, prompt: Sequence[int]) -> None:
         """Act just before a turn."""
 
+    def prediction(self, client: Client, prompt: Sequence[int], settings: Settings) -> Sequence[int]:
+        """For TURN: return the tokens to send as a prediction of the answer; empty for none."""
+        return ()
+
     def verifier_fault(self, wave: Wave, index: int, strike: Strike) -> Fault | None:
         """Return the fault for the traffic of verifier ``index`` during a wave."""
         return None
@@ -138,7 +137,7 @@ class Disturbance:
 
 
 class DraftLength(Disturbance):
-    """A fixed number of draft tokens a round. 0 is plain decoding, by runs of the verifier."""
+    """A fixed number of hint tokens a step. 0 is plain decoding."""
 
     scope = Scope.TURN
     group = "draft length"
@@ -148,8 +147,8 @@ class DraftLength(Disturbance):
         """``weight``: frequency beside the other lengths."""
         self.length = length
         self.weight = weight
-        self.disables_draft = self.is_run = not length
-        self.name = f"{length} draft token{'s' * (length > 1)} a round" if length else "speculation off"
+        self.disables_draft = not length
+        self.name = f"{length} hint token{'s' * (length > 1)} a step" if length else "speculation off"
 
     def settings(self, settings: Settings) -> Settings:
         return replace(settings, draft_length=self.length)
@@ -159,17 +158,19 @@ class DraftLength(Disturbance):
 
 
 class SeveralSteps(Disturbance):
-    """A run brings no log-probabilities. So the verifier takes several steps in one call, and only
-    the token ids are compared."""
+    """Plain decoding brings no log-probabilities. So the verifier takes several steps in one call,
+    and only the token ids are compared."""
 
     name = "no log-probabilities: several steps in one call"
     scope = Scope.TURN
+    group = "draft length"
     unit = "tokens told together with others"
-    needs_run = True
+    disables_draft = True
+    weight = 3
     scored = False
 
     def settings(self, settings: Settings) -> Settings:
-        return replace(settings, top_logprob_count=None)
+        return replace(settings, top_logprob_count=None, draft_length=0)
 
     def strikes_in(self, result: Result) -> int:
         return max(0, result.generated_token_count - result.round_count)
@@ -199,13 +200,36 @@ class Ngrams(Disturbance):
     group = "draft length"
     unit = "tokens proposed"
     disables_draft = True
-    weight = 3
+    weight = 6
 
     def settings(self, settings: Settings) -> Settings:
         return replace(settings, draft_length=8, proposer="ngram")
 
     def strikes_in(self, result: Result) -> int:
         return result.ngram_token_count
+
+
+class Predicted(Disturbance):
+    """A turn is sent with a prediction that is the answer's first half, in part: some tokens are
+    wrong, some are missing, and some are repeated."""
+
+    name = "answer predicted, in part rightly"
+    scope = Scope.TURN
+    unit = "tokens accepted"
+    conflicts = ("speculation off", "no log-probabilities: several steps in one call")
+
+    def prediction(self, client: Client, prompt: Sequence[int], settings: Settings) -> Sequence[int]:
+        asked = replace(settings, max_token_count=(settings.max_token_count or 2) // 2, draft_length=0)
+        answer = client.generate(prompt, asked).wait().token_ids
+        rng, predicted = random.Random(settings.seed), list[int]()
+        while len(predicted) < 2 * len(answer):
+            start = rng.randrange(len(answer))
+            predicted += answer[start if predicted else 0 : start + rng.randint(4, 40)]
+            predicted += [rng.randrange(VOCABULARY_SIZE // 2) for _ in range(rng.randrange(3))]
+        return predicted
+
+    def strikes_in(self, result: Result) -> int:
+        return result.prediction_accepted_token_count
 
 
 class ReaderLost(Disturbance):
@@ -216,31 +240,6 @@ class ReaderLost(Disturbance):
     scope = Scope.TURN
     unit = "times taken up"
     reader_leaves_after = 10
-
-
-class DraftLengthDrawn(Disturbance):
-    """The proxy asks the draft for another number of tokens in each round."""
-
-    name = "draft length drawn again each round"
-    portions = 3
-    unit = "rounds"
-    scope = Scope.WAVE
-    group = "draft length"
-    proxied = True
-    needs_draft = True
-
-    def settings(self, settings: Settings) -> Settings:
-        return replace(settings, draft_length=LONGEST_DRAFT)
-
-    def draft_fault(self, wave: Wave, strike: Strike) -> Fault:
-        class Draw(Fault):
-            def items(self, items: list[Any]) -> list[Any]:
-                for item in items:
-                    item.draft_length = wave.rng.randint(1, item.draft_length)
-                strike(len(items))
-                return items
-
-        return Draw()
 
 
 class OneSession(Disturbance):
@@ -411,124 +410,28 @@ class TooFewPages(Disturbance):
                 seen = count
 
 
-class RoundsTwice(Disturbance):
-    """Some rounds are sent twice under one number, at once or when the answer is there. Both
-    answers must agree."""
-
-    name = "rounds sent twice"
-    portions = 3
-    unit = "rounds doubled"
-    scope = Scope.WAVE
-    proxied = True
-    share = 0.15
-
-    def verifier_fault(self, wave: Wave, index: int, strike: Strike) -> Fault:
-        return _Twice(wave, strike, self.share)
-
-    def draft_fault(self, wave: Wave, strike: Strike) -> Fault:
-        return _Twice(wave, strike, self.share)
-
-
-@dataclass(slots=True)
-class _Doubled:
-    item: Any
-    at_once: bool
-    first: Any = None
-
-
-class _Twice(Fault):
-    """Withholds the first answer until the second is there, so that the orchestrator stays in this
-    round."""
-
-    def __init__(self, wave: Wave, strike: Strike, share: float) -> None:
-        self._wave = wave
-        self._strike = strike
-        self._share = share
-        self._doubled: dict[tuple[str, int], _Doubled] = {}
-
-    def items(self, items: list[Any]) -> list[Any]:
-        sent = []
-        for item in items:
-            sent.append(item)
-            if self._wave.rng.random() < self._share:
-                doubled = _Doubled(item, at_once=self._wave.rng.random() < 0.5)
-                self._doubled[item.handle, item.round] = doubled
-                if doubled.at_once:
-                    sent.append(item)
-        return sent
-
-    def results(self, results: list[Any]) -> tuple[list[Any], list[Any]]:
-        forward, again = [], []
-        for result in results:
-            key = (result.handle, result.round)
-            doubled = self._doubled.get(key)
-            if doubled is None or not getattr(result, "final", True):
-                forward.append(result)
-            elif doubled.first is None:
-                doubled.first = result
-                if not doubled.at_once:
-                    again.append(doubled.item)
-            else:
-                del self._doubled[key]
-                self._compare(doubled.first, result)
-                forward.append(result)
-        return forward, again
-
-    def closes(self, handle: str) -> None:
-        """Record a handle that is closed. A second copy may come too late, as when a turn is
-        cancelled in the middle of a round."""
-        for key in [key for key in self._doubled if key[0] == handle]:
-            del self._doubled[key]
-
-    def _compare(self, first: Any, second: Any) -> None:
-        self._strike(1)
-        if not first.HasField("error") and not _alike(first, second):
-            self._wave.complain(f"round {first.round} was answered twice and not alike: {first} and {second}")
-
-
 class RunsDisturbed(Disturbance):
     """The proxy disturbs the messages about runs."""
 
     scope = Scope.WAVE
     proxied = True
-    needs_run = True
 
     def __init__(
-        self, name: str, unit: str, fault: type[RunFault], group: str | None = None, conflicts: tuple[str, ...] = ()
+        self,
+        name: str,
+        unit: str,
+        fault: type[RunFault],
+        group: str | None = None,
+        conflicts: tuple[str, ...] = (),
+        *,
+        needs_draft: bool = False,
     ) -> None:
         self.name, self.unit, self.group, self.conflicts = name, unit, group, conflicts
+        self.needs_draft = needs_draft
         self._fault = fault
 
     def verifier_fault(self, wave: Wave, index: int, strike: Strike) -> Fault:
         return self._fault(wave.rng, strike)
-
-
-class RulesForgotten(Disturbance):
-    """Items name a rule that the service was never told, as if it had forgotten the turn's rule. It
-    has to be stated again."""
-
-    name = "rules forgotten"
-    unit = "items"
-    scope = Scope.WAVE
-    proxied = True
-    share = 0.1
-
-    def verifier_fault(self, wave: Wave, index: int, strike: Strike) -> Fault:
-        return self._fault(wave, strike)
-
-    def draft_fault(self, wave: Wave, strike: Strike) -> Fault:
-        return self._fault(wave, strike)
-
-    def _fault(self, wave: Wave, strike: Strike) -> Fault:
-        class Rename(Fault):
-            def items(self, items: list[Any]) -> list[Any]:
-                for item in items:
-                    if not item.HasField("rule") and wave.rng.random() < RulesForgotten.share:
-                        item.rule_hash = 1
-                        strike(1)
-                return items
-
-        return Rename()
 
 
 class StreamsDropped(Disturbance):
@@ -543,7 +446,6 @@ class StreamsDropped(Disturbance):
         self.role = role
         self.name = f"{role}'s stream dropped"
         self.needs_draft = role == "draft"
-        self.needs_run = role == "verifier"
 
     def verifier_fault(self, wave: Wave, index: int, strike: Strike) -> Fault | None:
         return _Drop(wave, strike) if self.role == "verifier" else None
@@ -638,28 +540,6 @@ class OtherDraft(Disturbance):
         return result.draft_count
 
 
-class DraftRandom(Disturbance):
-    """Random tokens replace the proposals' tokens, all of them or from some token on."""
-
-    name = "draft answers random tokens"
-    portions = 3
-    unit = "proposals rewritten"
-    scope = Scope.WAVE
-    proxied = True
-    needs_draft = True
-
-    def draft_fault(self, wave: Wave, strike: Strike) -> Fault:
-        class Rewrite(Fault):
-            def results(self, results: list[Any]) -> tuple[list[Any], list[Any]]:
-                for branch in (branch for result in results for branch in result.branches):
-                    kept = wave.rng.randrange(len(branch.tokens)) if branch.tokens else 0
-                    branch.tokens[kept:] = [wave.rng.randrange(VOCABULARY_SIZE) for _ in branch.tokens[kept:]]
-                    strike(1)
-                return results, []
-
-        return Rewrite()
-
-
 class OrchestratorKilled(Disturbance):
     """SIGKILL to the orchestrator in the middle of a turn, and a new process at its address, which
     continues its turns."""
@@ -667,7 +547,6 @@ class OrchestratorKilled(Disturbance):
     name = "orchestrator killed and restarted"
     unit = "kills"
     scope = Scope.WAVE
-    needs_run = True
 
     def during(self, wave: Wave, strike: Strike) -> None:
         for share in _moments(wave):
@@ -686,7 +565,6 @@ class VerifierKilled(Disturbance):
     name = "verifier killed and restarted"
     unit = "kills"
     scope = Scope.WAVE
-    needs_run = True
     conflicts = ("sessions moved to a second verifier",)
 
     def during(self, wave: Wave, strike: Strike) -> None:
@@ -726,14 +604,10 @@ class SecondVerifier(Disturbance):
 
     def verifier_fault(self, wave: Wave, index: int, strike: Strike) -> Fault:
         class Watch(Fault):
-            def items(self, items: list[Any]) -> list[Any]:
-                for item in items:
-                    if item.base_length == 0:  # a turn states everything only where it is new
-                        self._take_seat(item.tail)
-                return items
-
             def run_items(self, items: list[RunItem]) -> list[RunItem]:
-                self.items([item.start for item in items if item.HasField("start")])
+                for item in items:
+                    if item.HasField("start") and item.start.base_length == 0:  # a turn states all where it is new
+                        self._take_seat(item.start.tail)
                 return items
 
             def _take_seat(self, tokens: Sequence[int]) -> None:
@@ -764,26 +638,6 @@ def _moments(wave: Wave) -> list[float]:
     return [(index + wave.rng.uniform(0.2, 0.6)) / count for index in range(count)]
 
 
-def _alike(first: Any, second: Any) -> bool:
-    """Return True if results are equal except for the timing. The last results of a draft may leave
-    out branches that were sent before."""
-    if not hasattr(first, "branches"):
-        return _untimed(first) == _untimed(second)
-    some, all_of_them = sorted(
-        ({branch.SerializeToString(deterministic=True) for branch in result.branches} for result in (first, second)),
-        key=len,
-    )
-    return some <= all_of_them
-
-
-def _untimed(result: Any) -> bytes:
-    copy = type(result)()
-    copy.CopyFrom(result)
-    copy.ClearField("timing")
-    data: bytes = copy.SerializeToString(deterministic=True)
-    return data
-
-
 ALL: tuple[Disturbance, ...] = (
     # After its answer the embedded target talks nonsense, which no draft guesses: long proposals
     # are the dear ones.
@@ -792,10 +646,10 @@ ALL: tuple[Disturbance, ...] = (
     DraftLength(5, weight=2),
     DraftLength(8, weight=2),
     DraftLength(0, weight=3),
-    DraftLengthDrawn(),
     Adaptive(),
     Ngrams(),
     SeveralSteps(),
+    Predicted(),
     ReaderLost(),
     OneSession(),
     ManySessions(),
@@ -808,21 +662,21 @@ ALL: tuple[Disturbance, ...] = (
     WarmCache(),
     ColdCache(),
     TooFewPages(),
-    RoundsTwice(),
     RunsDisturbed("messages of runs delayed", "delays", Delayed),
-    RunsDisturbed("starts, grants and stops sent twice", "items doubled", Twice),
+    RunsDisturbed("starts, grants, hints and stops sent twice", "items doubled", Twice),
     RunsDisturbed("runs granted a few tokens at a time", "pauses", Paused, "grants"),
     # Others that go on would hide the silence.
     RunsDisturbed("grants of a run lost", "runs", GrantLost, "grants", ("other sessions cancelled in mid-turn",)),
     RunsDisturbed("hints made up", "hints", HintsMadeUp),
+    RunsDisturbed("hints late, repeated and out of order", "hints held", HintsLate, "hints", needs_draft=True),
+    RunsDisturbed("hints contradicted by another draft", "hints", HintsContradicted, "hints", needs_draft=True),
+    RunsDisturbed("hints wrong from some token on", "hints", HintsSpoiled, "hints", needs_draft=True),
     RunsDisturbed("handles forgotten in mid-run", "handles", HandlesForgotten),
-    RulesForgotten(),
     StreamsDropped("verifier"),
     StreamsDropped("draft"),
     DraftAway(),
     DraftKilled(),
     OtherDraft(),
-    DraftRandom(),
     OrchestratorKilled(),
     VerifierKilled(),
     SecondVerifier(),

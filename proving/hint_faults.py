@@ -16,7 +16,7 @@ _VOCABULARY_SIZE = 4096
 
 @dataclass(slots=True)
 class _Run:
-    """What passed of a run."""
+    """State of a run, as it passed."""
 
     until_length: int
     length: int
@@ -78,6 +78,16 @@ class _Hinted(RunFault):
     def random_tokens(self, count: int) -> list[int]:
         """Return token ids, of which the smaller vocabulary does not have all."""
         return [self.rng.randrange(_VOCABULARY_SIZE) for _ in range(count)]
+
+    def spoiled(self, item: RunItem) -> RunItem:
+        """Return another hint: equal up to some token, wrong from there on, and sure of itself."""
+        other = RunItem()
+        other.CopyFrom(item)
+        hint = other.hint
+        kept = self.rng.randrange(len(hint.tokens))
+        hint.tokens[kept:] = self.random_tokens(self.rng.randint(1, MOST_TOKENS - kept))
+        hint.survivals[:] = [1.0] * len(hint.tokens)
+        return other
 
     def _count(self, items: list[RunItem]) -> list[RunItem]:
         self.strike(len(items))
@@ -156,16 +166,20 @@ class HintsContradicted(_Hinted):
 
     def instead_of(self, item: RunItem, run: _Run | None) -> list[RunItem]:
         """Send two hints, in any order."""
-        other = RunItem()
-        other.CopyFrom(item)
-        hint = other.hint
-        kept = self.rng.randrange(len(hint.tokens))
-        hint.tokens[kept:] = self.random_tokens(self.rng.randint(1, MOST_TOKENS - kept))
-        hint.survivals[:] = [1.0] * len(hint.tokens)
+        other = self.spoiled(item)
         if self.rng.random() < 0.5:
-            hint.source_id ^= 1
+            other.hint.source_id ^= 1
         self.strike(1)
         return self.rng.sample([item, other], 2)
+
+
+class HintsSpoiled(_Hinted):
+    """Spoils the orchestrator's hints: from some token on they are wrong, and sure of it."""
+
+    def instead_of(self, item: RunItem, run: _Run | None) -> list[RunItem]:
+        """Send another hint."""
+        self.strike(1)
+        return [self.spoiled(item)]
 
 
 def _item(key: Key, hint: hint_pb2.Hint) -> RunItem:

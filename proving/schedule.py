@@ -174,7 +174,7 @@ class _Planner:
 
     def disturb_turns(self) -> None:
         """Give a draft length to every turn without one, by weight, and the others to the turns
-        they rank first. A wave that needs runs gets at least one turn that is a run."""
+        they rank first."""
         places = [
             _Place(index, cell, wave, turn)
             for cell in self.cells
@@ -183,12 +183,8 @@ class _Planner:
         self._rng.shuffle(places)
         options = [d for d in self._by_scope[Scope.TURN] if d.group in EXHAUSTIVE_GROUPS]
         used = Counter[Disturbance]()
-        lacking = {id(place.wave) for place in places if any(d.needs_run for d in place.met())}
         for place in places:
             fitting = [d for d in options if _fits(d, place.cell, place.met())]
-            if id(place.wave) in lacking:
-                lacking.discard(id(place.wave))
-                fitting = [d for d in options if d.is_run] or fitting
             if fitting:
                 place.turn.disturbances.append(chosen := min(fitting, key=lambda d: used[d] / d.weight))
                 used[chosen] += 1
@@ -224,14 +220,10 @@ def _wave_order(disturbance: Disturbance) -> tuple[bool, bool, int]:
 def _fits(disturbance: Disturbance, cell: Cell, present: Sequence[Disturbance]) -> bool:
     if disturbance.proxied and not cell.rough:
         return False
-    if disturbance.scope is Scope.TURN and disturbance.needs_run and not any(other.is_run for other in present):
-        return False
     return not any(_excludes(disturbance, other) or _excludes(other, disturbance) for other in present)
 
 
 def _excludes(one: Disturbance, other: Disturbance) -> bool:
     if one is other or (one.group is not None and one.group == other.group):
         return True
-    if one.needs_run and one.scope is other.scope is Scope.WAVE and other.group in EXHAUSTIVE_GROUPS:
-        return True  # it decides the draft length of all turns
     return other.name in one.conflicts or (one.needs_draft and other.disables_draft)

@@ -147,9 +147,11 @@ class CellRun:
         for disturbance in met:
             settings = disturbance.settings(settings)
             disturbance.before(wave.client, prompt)
+        predictions = (disturbance.prediction(wave.client, prompt, settings) for disturbance in met)
+        prediction = next(filter(None, predictions), None)
         wave.in_flight[turn.prompt] = prompt
         try:
-            result = self._read(wave, turn, wave.client.generate(prompt, settings), met)
+            result = self._read(wave, turn, wave.client.generate(prompt, settings, prediction=prediction), met)
         finally:
             wave.generated[turn.prompt] = self._token_count
             del wave.in_flight[turn.prompt]

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from proving.hint_faults import HintsContradicted, HintsLate, HintsMadeUp
+from proving.hint_faults import HintsContradicted, HintsLate, HintsMadeUp, HintsSpoiled
 from proving.run_faults import RunFault
 from slipstream.hosting.hint_wire import hint_of
 from slipstream.wire.v1 import hint_pb2, verifier_pb2
@@ -44,7 +44,7 @@ class Traffic:
         self.strikes += count
 
 
-@pytest.mark.parametrize("fault", [HintsMadeUp, HintsLate, HintsContradicted])
+@pytest.mark.parametrize("fault", [HintsMadeUp, HintsLate, HintsContradicted, HintsSpoiled])
 def test_each_hint_is_well_formed_and_of_its_run(fault: type[RunFault]) -> None:
     traffic = Traffic(fault)
     assert traffic.sent[0] == START
@@ -54,7 +54,7 @@ def test_each_hint_is_well_formed_and_of_its_run(fault: type[RunFault]) -> None:
         hint_of(message, 4096)
 
 
-@pytest.mark.parametrize("fault", [HintsMadeUp, HintsLate, HintsContradicted])
+@pytest.mark.parametrize("fault", [HintsMadeUp, HintsLate, HintsContradicted, HintsSpoiled])
 def test_a_run_that_has_ended_is_left_alone(fault: type[RunFault]) -> None:
     for ends_by_closing in (False, True):
         traffic = Traffic(fault, 20)
@@ -87,3 +87,9 @@ def test_contradicting_hints_come_from_the_same_maker_and_from_a_second_draft() 
     others = [message for message in hints if set(message.survivals) == {1.0}]
     assert len(others) == 200 and {message.source_id for message in others} == {0, 1}
     assert {message.tokens[0] == 5 for message in others} == {True, False}
+
+
+def test_spoiled_hints_are_right_for_some_tokens_at_most() -> None:
+    hints = Traffic(HintsSpoiled).hints
+    assert len(hints) == 200 and not any(message.tokens[:3] == [5, 6, 7] for message in hints)
+    assert {message.tokens[0] == 5 for message in hints} == {True, False}

@@ -70,19 +70,6 @@ def test_at_ten_thousand_each_disturbance_meets_both_dtypes_and_both_temperature
     assert [name for name, conditions in met_under.items() if len(conditions) < 4] == []
 
 
-def test_a_wave_whose_disturbances_strike_runs_has_a_run() -> None:
-    waves = [wave for count in (LEAST_PROMPTS, 300) for cell in schedule(count) for wave in cell.waves]
-    needy = [wave for wave in waves if any(disturbance.needs_run for disturbance in wave.disturbances)]
-    assert needy
-    for wave in needy:
-        assert any(disturbance.is_run for turn in wave.turns for disturbance in turn.disturbances)
-
-
-def test_only_a_run_goes_without_log_probabilities() -> None:
-    met = [met for cell in schedule(LEAST_PROMPTS) for _, met in cell.met() if not all(each.scored for each in met)]
-    assert met and all(any(disturbance.is_run for disturbance in each) for each in met)
-
-
 def test_the_schedule_follows_from_the_seed() -> None:
     assert description(schedule(300, seed=1)) == description(schedule(300, seed=1))
     assert description(schedule(300, seed=1)) != description(schedule(300, seed=2))
@@ -107,8 +94,7 @@ def test_what_excludes_one_another_never_meets(count: int) -> None:
             names = {disturbance.name for disturbance in met}
             assert not any(names & set(disturbance.conflicts) for disturbance in met)
             without_draft = any(disturbance.disables_draft for disturbance in met)
-            if not any(disturbance.needs_run for disturbance in met):  # its wave needs a run, with a draft or not
-                assert not (without_draft and any(disturbance.needs_draft for disturbance in met))
+            assert not (without_draft and any(disturbance.needs_draft for disturbance in met))
             assert cell.rough or not any(disturbance.proxied for disturbance in met)
 
 

@@ -15,7 +15,7 @@ QUESTION = [("user", "What does os.path.join do?")]
 GREEDY = Settings(temperature=0.0, max_token_count=COUNT, ignore_end_tokens=True, top_logprob_count=1)
 SAMPLED = replace(GREEDY, temperature=0.8, seed=5)
 HINTED = 8
-"""Tokens that a step verifies if it has a hint, whatever the machine does meanwhile."""
+"""Hint tokens of a step: a fixed number, so that the machine's speed changes nothing."""
 
 
 @pytest.fixture(scope="module")

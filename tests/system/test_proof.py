@@ -155,22 +155,16 @@ class Tampering(Disturbance):
         tampering = self
 
         class Tamper(Fault):
-            length = 0
-
-            def items(self, items: list[Any]) -> list[Any]:
-                if items:  # a message may only close handles
-                    self.length = items[0].base_length + len(items[0].tail)
-                return items
-
-            def results(self, results: list[Any]) -> tuple[list[Any], list[Any]]:
+            def run_results(self, results: list[Any]) -> tuple[list[Any], list[Any]]:
                 for turn, prompt in wave.in_flight.items():  # one session
-                    position = self.length + results[0].accepted_count - len(prompt)
-                    if tampering.place is None and position > TOKEN_COUNT // 2:
-                        results[0].next_token ^= 1
-                        for scored in results[0].logprobs[-1:]:  # else the orchestrator sees that they do not fit
-                            scored.token_id = results[0].next_token
-                        tampering.place = (turn, position)
-                        strike(1)
+                    for result in results:
+                        position = result.position + len(result.tokens) - 1 - len(prompt)
+                        if tampering.place is None and result.tokens and position > TOKEN_COUNT // 2:
+                            result.tokens[-1] ^= 1
+                            for scored in result.logprobs[-1:]:  # else the orchestrator sees that they do not fit
+                                scored.token_id = result.tokens[-1]
+                            tampering.place = (turn, position)
+                            strike(1)
                 return results, []
 
         return Tamper()
