@@ -20,6 +20,15 @@ WORST = {
         "bytes that are no message",
         "message of 60 MiB",
     ),
+    "hints": (
+        "hint of 100,000 tokens",
+        "hint with a token 2^31-1",
+        "survival NaN",
+        "hint that has seen the future",
+        "handle unknown for ever",
+        "100,000 results of nothing",
+        "60 MiB compressed",
+    ),
     "verifier": (
         "next_token 2^31-1",
         "accepted_count past the proposal",
