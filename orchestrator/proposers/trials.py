@@ -88,7 +88,7 @@ class Trials:
 
 
 class SharedProcessors:
-    """What all sessions of a draft share that computes on its target's processors."""
+    """State that all sessions of a draft share that computes on its target's processors."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -106,6 +106,7 @@ class ArithmeticBackend:
 
     mark = hashlib.sha256(SCHEME.encode()).hexdigest()[:4]
     row_multiple = 1
+    pads_sequences = False
     multi_step_runner: MultiStepRunner | None = None
     multi_step = True
     processors = Processors()

@@ -9,7 +9,7 @@ from functools import partial
 from slipstream.engine.hinting.calibration import Calibration
 from slipstream.engine.hinting.hints import Candidate
 from slipstream.engine.hinting.holding import Habit, divide
-from slipstream.engine.hinting.selection import Offer, select
+from slipstream.engine.hinting.selection import Offer, equal_counts, select
 from slipstream.engine.job import Job
 from slipstream.engine.run_job import RunJob
 from slipstream.engine.schedule import BatchLimits, prompt_share
@@ -28,11 +28,15 @@ class HintScheduler:
         limits: BatchLimits,
         profile: Sequence[tuple[int, float]],
         row_multiple: int,
+        *,
+        pads_sequences: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``profile`` as `slipstream.engine.engine.Engine.profile` measured it; without one each
-        hint is verified."""
+        hint is verified. ``row_multiple`` and ``pads_sequences`` are the backend's."""
         self._limits = limits
+        self._least_window = row_multiple if pads_sequences else 0
+        """Fewest rows of a run, if windows of different lengths are forwards of their own."""
         self._clock = clock
         self.calibration = Calibration()
         self._habit = Habit()
@@ -74,6 +78,8 @@ class HintScheduler:
         return stepping, 0.0
 
     def _select(self, offers: list[Offer], stepping: Sequence[Job]) -> list[int]:
+        if self._least_window and len(stepping) > 1:
+            return equal_counts(offers, len(stepping), self._least_window, self.times)
         prompts = sum([len(job.pending) for job in stepping if job.is_prompt])
         others = [len(job.pending) for job in stepping if not job.is_prompt]
         run_count = sum([count == 1 for count in others])

@@ -99,6 +99,10 @@ class Backend(Protocol):
     row_multiple: int
     """A step costs as much as its rows rounded up to a multiple of this."""
 
+    pads_sequences: bool
+    """True if each sequence's rows are rounded up to ``row_multiple`` by themselves, and those of
+    each other count are a forward of their own."""
+
     single_rows: bool
     """True if forwards mostly have one row, as a draft's do. A profile and a warm-up then measure
     such forwards."""

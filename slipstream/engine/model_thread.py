@@ -162,7 +162,13 @@ class ModelThread:
             self.engine = self._load_engine()
             self._tree = JobTree(self.engine.cache, self.engine.release_sequence)
             self._clock = StepClock(self.engine.step_times, self._on_step)
-            self._hinting = HintScheduler(self._limits, self.engine.step_times, self.engine.backend.row_multiple)
+            backend = self.engine.backend
+            self._hinting = HintScheduler(
+                self._limits,
+                self.engine.step_times,
+                backend.row_multiple,
+                pads_sequences=backend.pads_sequences,
+            )
         except BaseException as error:
             self._loaded.set_exception(error)
             return

@@ -274,7 +274,7 @@ async def test_hints_change_no_bit_of_a_real_model(
             def make_job(
                 sequence: CachedSequence, prompt: tuple[int, ...] = prompt, rule: SamplingRule = rule
             ) -> RunJob:
-                limits = RunLimits(len(prompt) + 60, len(prompt) + 60)
+                limits = RunLimits(len(prompt) + 60, len(prompt) + 1)
                 return RunJob(sequence, Statement(0, prompt), rule, limits, logprobs, HintTerms(takes_ngrams=True))
 
             host.run_round(handle, 1, rule, make_job, ear, content=handle)
@@ -286,6 +286,7 @@ async def test_hints_change_no_bit_of_a_real_model(
                         tokens[rng.randrange(len(tokens))] = rng.randrange(100)
                     survivals = tuple([0.95**power for power in range(1, len(tokens) + 1)])
                     host.hint(handle, 1, Hint(len(prompt) + at, tuple(tokens), survivals, Source.DRAFT, 1, len(prompt)))
+            host.grant(handle, 1, len(prompt) + 60)
             ears.append(ear)
         for ear in ears:
             await asyncio.wait_for(ear.over, 60)

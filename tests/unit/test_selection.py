@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from slipstream.engine.hinting.calibration import survivals
-from slipstream.engine.hinting.selection import Offer, Selection, best_prefix, select
+from slipstream.engine.hinting.selection import Offer, Selection, best_prefix, equal_counts, select
 from slipstream.step_times import StepTimes
 
 CHEAP = StepTimes([(1, 0.0252), (512, 0.1274)])
@@ -77,3 +77,13 @@ def test_a_fixed_length_is_verified_whatever_its_rows_cost() -> None:
 def test_a_draft_without_guesses_has_nothing_to_choose() -> None:
     assert best_prefix([], 0.0, 0, CHEAP) == (0, 0.0)
     assert best_prefix([0.1], 0.0, 0, CHEAP)[0] == 1
+
+
+def test_windows_are_equal_where_each_length_is_a_forward_of_its_own() -> None:
+    times = StepTimes([(1, 0.010), (2, 0.010), (100, 0.020)], 2)
+    good, poor = Offer([0.95**power for power in range(1, 9)]), Offer([0.2, 0.04])
+    assert equal_counts([good, good, good], 3, 2, times) == [8, 8, 8]
+    unlikely = Offer([0.02, 0.01])
+    assert equal_counts([unlikely, unlikely], 2, 2, times) == [1, 1]  # the second row is there anyway
+    assert equal_counts([good, poor], 12, 2, times) == [1, 1]  # another forward for one is not worth it
+    assert equal_counts([good] * 11 + [poor], 12, 2, times) == [8] * 11 + [0]

@@ -40,6 +40,7 @@ class CompiledBackend:
     settled_after = 1
     warmed_lengths: tuple[int, ...] = ()
     row_multiple = 1
+    pads_sequences = False
     multi_step = True
 
     def __init__(self, model: Decoder, *, page_size: int, single_rows: bool, threads: int) -> None:

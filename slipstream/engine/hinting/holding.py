@@ -37,8 +37,8 @@ follow a change later."""
 
 
 class Habit:
-    """How the hints of all runs came of late. Answers are often short, so no run learns it by
-    itself. Times are in seconds."""
+    """Times of the hints of all runs, as they came of late, in seconds. Answers are often short, so
+    no run learns them by itself."""
 
     def __init__(self) -> None:
         self.maker: Maker | None = None

@@ -71,3 +71,23 @@ def best_prefix(values: Sequence[float], base_value: float, base_rows: int, time
         if rate >= best_rate:
             best_count, best_rate = count, rate
     return best_count, best_rate
+
+
+def equal_counts(offers: Sequence[Offer], run_count: int, least_window: int, times: StepTimes) -> list[int]:
+    """Return the hint tokens of each offer: the same number, or none, for a backend whose windows
+    of different lengths are forwards of their own. A window has at least ``least_window`` rows."""
+
+    def seconds(runs: int, window: int) -> float:
+        return times.seconds(runs * max(window, least_window)) if runs else 0.0
+
+    best, best_rate = 0, run_count / seconds(run_count, 1)
+    for count in range(1, 1 + max([len(offer.survivals) for offer in offers])):
+        taking = [offer for offer in offers if len(offer.survivals) >= count]
+        expected = run_count + sum([sum(offer.survivals[:count]) for offer in taking])
+        if count < least_window:
+            taken = seconds(run_count, count + 1)
+        else:
+            taken = seconds(len(taking), count + 1) + seconds(run_count - len(taking), 1)
+        if expected / taken >= best_rate:
+            best, best_rate = count, expected / taken
+    return [best if len(offer.survivals) >= best else 0 for offer in offers]

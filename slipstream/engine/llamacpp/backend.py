@@ -68,6 +68,7 @@ class LlamaCppBackend:
         self._most_rows = max(self._least_rows * most_tokens, max(PROFILED_COUNTS))
         self.single_rows = self.multi_step = not exact
         self.row_multiple = self._least_rows
+        self.pads_sequences = self._least_rows > 1
         self.mark = hashlib.sha256(f"llamacpp rows={self._least_rows}".encode()).hexdigest()[:4]
         self._context: int | None = None
         self._cell_count = 0

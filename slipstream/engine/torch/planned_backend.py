@@ -49,6 +49,7 @@ class PlannedBackend:
 
     multi_step_runner: MultiStepRunner | None = None
     multi_step = True
+    pads_sequences = False
     warmed_lengths: tuple[int, ...] = (FIRST_KEYS + 1, FIRST_KEYS + KEY_BLOCK + 1)
 
     def __init__(self, model: PlanModel, *, page_size: int = 16, padding: Padding = BATCH_INVARIANT) -> None:

@@ -63,6 +63,7 @@ def load_cuda(
 class CudaBackend:
     """`Backend` of a transformers model on a CUDA device."""
 
+    pads_sequences = False
     row_multiple = 1  # a forward's cost depends on its padded size, but choosing costs by the row
     warmed_lengths: tuple[int, ...] = ()
     settled_after = SETTLED_AFTER
