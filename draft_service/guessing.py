@@ -17,41 +17,25 @@ far as its rows are worth their time. If the target follows a branch, that becom
 
 from __future__ import annotations
 
-import math
-import time
 from array import array
 from collections import deque
 from typing import NamedTuple
 
 from draft_service.committed import CommittedText
 from draft_service.line_sequences import LineSequences
-from draft_service.outcomes import odds_of
+from draft_service.lines import GuessLimits, GuessLines
 from draft_service.worth import DraftWorth
 from slipstream.engine.continuing_job import ContinuingJob
 from slipstream.engine.engine import Append, Appended
-from slipstream.engine.hinting.calibration import LEAST_SURVIVAL, temperature_class
 from slipstream.engine.hinting.hints import MOST_TOKENS, Hint
-from slipstream.engine.hinting.horizon import Horizon, Line, least_survival
+from slipstream.engine.hinting.horizon import Line
 from slipstream.engine.job import JobTiming, Statement
 from slipstream.engine.sequence import Sequence, SequenceCache
 from slipstream.sampling.row import VOID, Choice
 from slipstream.sampling.rule import SamplingRule
 
-SEND_SECONDS = 0.005
-"""Seconds of guessing between two hints, and the longest multi-step run. Less: more messages. More:
-the target hears of a guess later."""
-
 CANDIDATE_COUNT = 4
 """Likely choices that a step looks for. More: choices that the target hardly ever makes."""
-
-
-class GuessLimits(NamedTuple):
-    """Bounds of a job's guesses."""
-
-    until_length: int
-    """Length of the sequence that no guess exceeds."""
-    least_length: int
-    """Tokens past the committed ones to guess even if they are unlikely."""
 
 
 class GuessPart(NamedTuple):
@@ -79,17 +63,9 @@ class GuessJob(ContinuingJob):
             sequence, statement, (), rule, wanted=1, length_limit=_longest(statement.committed_length, limits)
         )
         self._text, self._limits, self._worth = text, limits, worth
-        self._start_length = statement.committed_length
-        self._temperature_class = temperature_class(rule.temperature)
-        self._horizon = Horizon(
-            statement.committed_length, worth.calibration, worth.maker[1], temperature_class=self._temperature_class
-        )
-        self._base = self._line = self._horizon.lines[0]
-        """The base line, and the line that the next step continues first."""
-        self._ended: set[Line] = set()
-        """Lines after whose last token nothing follows."""
-        self._news: dict[Line, None] = {}
-        """Lines with tokens that were not told."""
+        self.lines = GuessLines(text, rule, limits, worth)
+        self._line = self.lines.base
+        """The line that the next step continues first."""
         self._stepping: dict[Sequence, Line] = {}
         """Branches that the current step continues, by their sequences."""
         self._sequences = LineSequences(sequence)
@@ -107,8 +83,6 @@ class GuessJob(ContinuingJob):
         """True if as many tokens were guessed as was planned."""
         self.parts: deque[GuessPart] = deque()
         """Parts that the event loop has not taken yet."""
-        self.guess_count = 0
-        """Tokens guessed so far."""
 
     @property
     def is_over(self) -> bool:
@@ -116,7 +90,7 @@ class GuessJob(ContinuingJob):
 
     @property
     def is_paused(self) -> bool:
-        return not self._is_stopped and not self._next()[1]
+        return not self._is_stopped and not self.lines.next()[1]
 
     @property
     def may_restart(self) -> bool:
@@ -137,13 +111,14 @@ class GuessJob(ContinuingJob):
     def leave(self) -> None:
         self._stepping.clear()
         self._sequences.keep(())
-        self.sequence, self._line = self._sequences.own, self._base
+        self.sequence, self._line = self._sequences.own, self.lines.base
 
     def begin(self, cache: SequenceCache, context_length: int, vocabulary_size: int) -> None:
         self._sequences.cache = cache
         self._finds_branches = (
             self._worth.finds_branches and self.rule.structure is None and context_length > cache.page_size
         )  # a fork shares pages
+        self.lines.may_branch = self._may_branch
         if self.tokens:
             self._begin_again(context_length, vocabulary_size)
         else:
@@ -154,11 +129,14 @@ class GuessJob(ContinuingJob):
         self.catch_up()
         self._plan()
 
+    def _may_branch(self) -> bool:
+        return self._finds_branches and self._sequences.has_room()
+
     def _begin_again(self, context_length: int, vocabulary_size: int) -> None:
         self.learn()
-        self._line = self._base
+        self._line = self.lines.base
         known = min(self._known_length, len(self.sequence))
-        self.statement = Statement(known, self._tail_of(self._base, known))
+        self.statement = Statement(known, self._tail_of(self.lines.base, known))
         self.pending = [*self.statement.tail]
         self.choices.clear()
         read = self.prefilled_count
@@ -177,33 +155,30 @@ class GuessJob(ContinuingJob):
         self.tokens.extend(added)
         self.committed_length = length
         self.length_limit = _longest(length, self._limits)
-        with self._worth.lock:
-            self._horizon.commit(known, added)
-        self._base = self._horizon.lines[0]
-        self._ended = {line for line in self._ended if line.is_alive}
-        self._text.guess = (length, tuple(self._base.path))
+        self.lines.commit(added)
+        self._text.guess = (length, tuple(self.lines.base.path))
 
     def catch_up(self) -> None:
         if self._text.length == len(self.tokens):
             return
-        base = self._base
+        base = self.lines.base
         self.learn()
         sequences, own = self._sequences, self._sequences.own
-        if self._base is not base:
-            sequences.make_base(self._base)
+        if self.lines.base is not base:
+            sequences.make_base(self.lines.base)
             known = min(self._known_length, len(own))
-            sequences.cache.rewind(own, known, self._tail_of(self._base, known)[:-1])
-        sequences.keep(self._horizon.lines)
+            sequences.cache.rewind(own, known, self._tail_of(self.lines.base, known)[:-1])
+        sequences.keep(self.lines.alive)
         self._known_length = len(self.tokens)
-        if self._base is not base or not self._line.is_alive:
-            self._go_to(self._base)
+        if self.lines.base is not base or not self._line.is_alive:
+            self._go_to(self.lines.base)
             self._plan()
 
     def _go_to(self, line: Line) -> None:
         """Let the next step continue a line."""
         self._line = line
         sequences = self._sequences
-        self.sequence = sequences.own if line is self._base else sequences.sequence_of(line)
+        self.sequence = sequences.own if line is self.lines.base else sequences.sequence_of(line)
         known = min(self._known_length, len(self.sequence))
         tail = self._tail_of(line, known)
         sequences.cache.rewind(self.sequence, known, tail[:-1])
@@ -218,10 +193,10 @@ class GuessJob(ContinuingJob):
         choice = choices[0]
         if choice.fault is not None and not self._line.path:
             raise choice.fault
-        self._continue(self._line, choice)
+        self.lines.extend(self._line, choice)
         self.pending = [choice.token] if choice.token != VOID else []
         self._planned_count -= 1
-        if self._planned_count <= 0 or not self._room_of(self._line):
+        if self._planned_count <= 0 or not self.lines.room_of(self._line):
             if self._has_appended_one:
                 self._worth.record_step(self.timing.step_token_count)
             self._is_due = True
@@ -230,26 +205,13 @@ class GuessJob(ContinuingJob):
             self._allow_steps()
         return self.withdrawn
 
-    def _continue(self, line: Line, choice: Choice) -> None:
-        if choice.token == VOID or choice.token in self.rule.ends:  # nothing follows
-            self._ended.add(line)
-        if choice.token != VOID:
-            self._horizon.extend(line, self._likely(choice))
-            self._news[line] = None
-            self.guess_count += 1
-
     def append_branches(self, append: Append, most: int) -> list[Append]:
         if self.pending or append.token_count > 1 or not self._finds_branches:
             return []
-        with self._worth.lock:
-            found = self._worth_a_step()
-        own = sum([odds for odds, line in found if line is self._line])
-        others = [(odds, line) for odds, line in found if line is not self._line and line is not self._base]
-        count = self._worth.row_count([odds for odds, _ in others], own)
         # What this step computes for the job's own sequence is not there yet.
-        computed = len(self._sequences.own) - (append.token_count if self._line is self._base else 0)
+        computed = len(self._sequences.own) - (append.token_count if self._line is self.lines.base else 0)
         appends: list[Append] = []
-        for _, line in others[:count]:
+        for line in self.lines.branches_beside(self._line):
             tail = self._sequences.extend(line, self.tokens, self._known_length, computed, most)
             if not tail:
                 break
@@ -262,42 +224,27 @@ class GuessJob(ContinuingJob):
     def record_branch(self, append: Append, answer: Appended) -> None:
         line = self._stepping.pop(append.sequence)
         if answer.error is not None:
-            self._ended.add(line)
+            self.lines.end(line)
         elif line.is_alive:
-            self._continue(line, answer.choices[0])
-
-    def _likely(self, choice: Choice) -> list[tuple[int, float]]:
-        """Return a draft's choice, and others that the target may make, with their odds. What the
-        choice's corrected odds leave is shared among the others. Nothing follows an end token, so
-        none begins a branch."""
-        odds = min(1.0, math.exp(choice.logprob))
-        others = [(token, share) for token, share in odds_of(choice.candidates) if token != choice.token]
-        if not others:
-            return [(choice.token, odds)]
-        with self._worth.lock:
-            factor = self._worth.calibration.factor(self._worth.maker, self._temperature_class)
-        left = max(0.0, 1 / max(factor, 1e-9) - odds) / sum([share for _, share in others])
-        branches = [(token, min(1.0, left * share)) for token, share in others if token not in self.rule.ends]
-        return [(choice.token, odds), *branches]
+            self.lines.extend(line, answer.choices[0])
 
     def make_part(self, prefill_total: float, *, is_over: bool = False) -> bool:
-        if self._base in self._news:
-            self._text.guess = (self.committed_length, tuple(self._base.path))
-        lines = [line for line in self._news if line.is_alive and line.path]
-        if not lines or not (self._is_due or is_over):
+        lines = self.lines
+        if lines.has_news_of(lines.base):
+            self._text.guess = (self.committed_length, tuple(lines.base.path))
+        if not lines.has_news or not (self._is_due or is_over):
             return False
-        self._news, self._is_due = {}, False
+        self._is_due = False
         next_due = None if is_over or self.withdrawn else self._planned_count * self._worth.step_seconds
-        hints = {line: self._horizon.hint(line, next_due) for line in lines}
-        self.parts.append(GuessPart(hints, self.times_to_tell(prefill_total)))
+        self.parts.append(GuessPart(lines.take_news(next_due), self.times_to_tell(prefill_total)))
         return True
 
     def _plan(self) -> None:
         """Decide how many tokens of which line to guess until the next hint; none: the job leaves
         the engine."""
-        line, self._planned_count = self._next()
+        line, self._planned_count = self.lines.next()
         if line is not self._line and self._planned_count:
-            self._sequences.keep(self._horizon.lines)
+            self._sequences.keep(self.lines.alive)
             self._go_to(line)
         self.candidate_count = CANDIDATE_COUNT if self._finds_branches else 0
         self._allow_steps()
@@ -311,64 +258,6 @@ class GuessJob(ContinuingJob):
         self.withdrawn = rests
         if self._is_stopped:  # the event loop may have set both in between
             self.withdrawn = True
-
-    def _next(self) -> tuple[Line, int]:
-        """Return the line to continue, and by how many tokens until the next hint."""
-        base, count = self._base, len(self._base.path)
-        room = self._room_of(base)
-        if self._has_text_ended:
-            return base, 0
-        # The first token after the committed ones is told at once.
-        most = int(SEND_SECONDS / self._worth.step_seconds) or 1 if count else 1
-        if room and count < self._limits.least_length:
-            return base, min(room, most, self._limits.least_length - count)
-        with self._worth.lock:
-            line, worth = self._next_worth_a_step()
-        return line, min(worth, most, self._room_of(line))
-
-    def _room_of(self, line: Line) -> int:
-        """Return how many tokens may follow a line."""
-        if line in self._ended:
-            return 0
-        count = len(line.path)
-        return max(0, min(MOST_TOKENS, self._limits.until_length - len(self.tokens)) - count)
-
-    @property
-    def _has_text_ended(self) -> bool:
-        """True if the target has chosen an end token."""
-        return len(self.tokens) > self._start_length and self.tokens[-1] in self.rule.ends
-
-    def _next_worth_a_step(self) -> tuple[Line, int]:
-        """Return the line to continue, and how many of its next tokens are expected to be worth
-        their steps.
-
-        It is the base line if that is worth a step, or else the likeliest branch. It is one token
-        of the base line if it is time to see whether the draft has recovered.
-        """
-        worth, base = self._worth, self._base
-        found = self._worth_a_step()
-        if not found:
-            is_due = not worth.probes.seconds_to_wait(time.monotonic(), worth.step_seconds)
-            return base, int(is_due and self._horizon.to_probe() is not None)
-        odds, line = next(((odds, line) for odds, line in found if line is base), found[0])
-        mean = worth.calibration.mean(worth.maker, self._temperature_class)
-        if mean >= 1:
-            return line, MOST_TOKENS
-        return line, 1 + int(math.log(self._least_survival / odds) / math.log(mean))
-
-    @property
-    def _least_survival(self) -> float:
-        return max(LEAST_SURVIVAL, least_survival(self._text.price, self._worth.row_seconds))
-
-    def _worth_a_step(self) -> list[tuple[float, Line]]:
-        """Return the lines that are worth another token and the odds that it is right, the
-        likeliest first. The caller holds the lock."""
-        has_branches = self._finds_branches and self._sequences.has_room()
-        return [
-            (odds, line)
-            for odds, line in self._horizon.to_continue(self._least_survival)
-            if self._room_of(line) and (has_branches or line is self._base)
-        ]
 
 
 def _longest(committed_length: int, limits: GuessLimits) -> int:

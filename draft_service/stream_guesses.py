@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from draft_service.committed import CommittedText
-from draft_service.guessing import GuessJob, GuessLimits
+from draft_service.guessing import GuessJob
+from draft_service.lines import GuessLimits
 from draft_service.worth import DraftWorth
 from slipstream.engine.continuing_job import sum_times
 from slipstream.engine.errors import ContextExceededError, StaleRoundError
@@ -199,7 +200,7 @@ class _Guesses:
             asked,
             job,
             {
-                names.DRAFT_TOKEN_COUNT: job.guess_count,
+                names.DRAFT_TOKEN_COUNT: job.lines.guess_count,
                 names.COMMITTED_COUNT: self.text.length - asked.base_length - asked.tail_length,
             },
         )

@@ -29,15 +29,21 @@ class DraftWorth:
         self._times = times
         self.step_seconds = times.seconds(1)
         """Expected seconds of a step like the last one."""
-        self.finds_branches = self.step_seconds >= BRANCH_STEP_SECONDS
-        """True if steps look for other choices."""
+        self._least_seconds = self.step_seconds
+        """Seconds of a lone step when the machine did least else."""
         self.row_seconds = self.step_seconds
         """One guess's share of them."""
+
+    @property
+    def finds_branches(self) -> bool:
+        """True if steps look for other choices."""
+        return self._least_seconds >= BRANCH_STEP_SECONDS
 
     def record_step(self, row_count: int) -> None:
         """Record that a step of ``row_count`` rows ended. The model thread calls it."""
         self.step_seconds = self._times.seconds(row_count)
         self.row_seconds = self.step_seconds / row_count
+        self._least_seconds = min(self._least_seconds, self._times.seconds(1))
         with self.lock:
             self.probes.record_step(time.monotonic())
 

@@ -67,12 +67,13 @@ class Stream:
         return await self.hear(lambda result: result.round == number and (result.final or result.HasField("error")))
 
     async def hint(self, start: int, count: int) -> hint_pb2.Hint:
-        """A hint with that beginning and at least so many tokens."""
+        """A hint of the base line with that beginning and at least so many tokens."""
 
-        def is_it(result: draft_pb2.DraftResult) -> bool:
-            return any(hint.start == start and len(hint.tokens) >= count for hint in result.hints)
+        def found(result: draft_pb2.DraftResult) -> list[hint_pb2.Hint]:
+            bases = [hint for hint in result.hints if hint.source == hint_pb2.HINT_SOURCE_DRAFT]
+            return [hint for hint in bases if hint.start == start and len(hint.tokens) >= count]
 
-        return (await self.hear(is_it)).hints[0]
+        return found(await self.hear(lambda result: bool(found(result))))[0]
 
 
 async def test_hints_follow_the_commits(services: Services) -> None:

@@ -13,7 +13,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from draft_service.committed import CommittedText
-from draft_service.guessing import GuessJob, GuessLimits, GuessPart
+from draft_service.guessing import GuessJob, GuessPart
+from draft_service.lines import GuessLimits
 from draft_service.worth import DraftWorth
 from slipstream.engine.arithmetic import ArithmeticSettings
 from slipstream.engine.errors import ContextExceededError, SequenceTooShortError, StaleRoundError
@@ -389,7 +390,7 @@ async def test_a_newer_start_ends_the_older_guesses() -> None:
             ear = newer
         it.host.stop_run("a", ear.number)
         await asyncio.wait_for(ear.over, 30)
-        assert ear.job.guess_count >= MOST_TOKENS
+        assert ear.job.lines.guess_count >= MOST_TOKENS
 
 
 async def test_a_newer_start_ends_guesses_that_come_to_rest() -> None:
