@@ -61,8 +61,8 @@ def part_of(result: verifier_pb2.RunResult, last: float, now: float) -> Part:
         tokens=tuple(result.tokens),
         timing=timing,
         prefilled_count=result.prefilled_count,
-        logprobs=tuple(map(logprobs_of, result.logprobs)),
-        tail_logprobs=tuple(map(logprobs_of, result.tail_logprobs)),
+        logprobs=tuple(map(logprobs_of, result.logprobs)) if result.logprobs else (),
+        tail_logprobs=tuple(map(logprobs_of, result.tail_logprobs)) if result.tail_logprobs else (),
         margin=result.margin,
         steps=_steps_of(result, timing),
         arrived=now,
@@ -80,14 +80,34 @@ def merged(parts: Sequence[Part]) -> Part:
         logprobs=tuple(entry for part in parts for entry in part.logprobs),
         tail_logprobs=parts[0].tail_logprobs,
         margin=min(part.margin for part in parts),
-        steps=tuple(step for part in parts for step in part.steps),
+        steps=_joined([step for part in parts for step in part.steps]),
         arrived=parts[-1].arrived,
+    )
+
+
+def _joined(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """Return consecutive steps with each stretch without hints as one."""
+    stretches: list[list[Step]] = []
+    for step in steps:
+        if stretches and not step.hint_count and not step.held and not stretches[-1][-1].hint_count:
+            stretches[-1].append(step)
+        else:
+            stretches.append([step])
+    return tuple([stretch[0] if len(stretch) == 1 else _stretch(stretch) for stretch in stretches])
+
+
+def _stretch(steps: Sequence[Step]) -> Step:
+    return steps[0]._replace(
+        token_count=sum([step.token_count for step in steps]), timing=sum_of([step.timing for step in steps])
     )
 
 
 def _steps_of(result: verifier_pb2.RunResult, timing: PeerTiming) -> tuple[Step, ...]:
     """Return a result's steps with the times of the result divided among them: by their forwards,
     or by their tokens if no forward took any time."""
+    if len(result.steps) == 1 and not result.steps[0].hint_count and not result.steps[0].HasField("held"):
+        count = len(result.tokens)
+        return (Step(count, 0, 0, None, 0.0, timing if timing.forward_count == count else _share(timing, 1.0, count)),)
     weights = [seconds(step.forward) for step in result.steps]
     if sum(weights) <= 0:
         weights = [step.token_count for step in result.steps]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 
 from orchestrator.peers.checking.faults import PeerFaultError
 from orchestrator.peers.checking.results import RunCheck, VerificationCheck
+from orchestrator.peers.delivery import Delivery
 from orchestrator.peers.exchange import PeerTiming, Terms, Verification, timing_of
 from orchestrator.peers.model_peer import ModelPeer
 from orchestrator.peers.progress import LOOK_SHARE, Look, Progress
@@ -63,6 +65,7 @@ class VerifierPeer(ModelPeer[verifier_pb2.VerifyItem, verifier_pb2.VerifyResult]
             most_results=_MOST_PARTS,
             on_fault=self._note_fault,
         )
+        self._delivery = Delivery()
         self._stalls = StallWatch(
             Progress(deadline_seconds, self.steps.work),
             look=self._look,
@@ -155,6 +158,10 @@ class VerifierPeer(ModelPeer[verifier_pb2.VerifyItem, verifier_pb2.VerifyResult]
     def withdraw(self, run: VerifierRun) -> None:
         """Stop waiting for a run's results."""
         self._run_stream.withdraw(run.item, run)
+
+    def deliver(self, arrived: asyncio.Event) -> None:
+        """Wake a turn as soon as there is time for it."""
+        self._delivery.put(arrived)
 
     def owe(self, token_count: int) -> None:
         """Count tokens of a run that the verifier owes."""

@@ -44,6 +44,9 @@ class RunSide(Protocol):
     def withdraw(self, run: VerifierRun) -> None:
         """Stop waiting for a run's results."""
 
+    def deliver(self, arrived: asyncio.Event) -> None:
+        """Set an event once the turns that it wakes do not take too much of the event loop."""
+
     def owe(self, token_count: int) -> None:
         """Count tokens that the verifier owes."""
 
@@ -76,6 +79,7 @@ class VerifierRun:
         self._side, self._check, self._limits, self._on_open = side, check, limits, on_open
         self._granted = item.start.granted_length
         self._parts: list[Part] = []
+        self._is_begun = False
         self._arrived = asyncio.Event()
         self._error: PeerError | None = None
         self._started = self._last = time.monotonic()
@@ -105,7 +109,11 @@ class VerifierRun:
         self._side.record_verification()
         self._owe(0 if is_last or self._check.length >= self._granted else 1)
         self.has_ended = is_last
-        self._arrived.set()
+        if self._is_begun:
+            self._side.deliver(self._arrived)
+        else:  # the first token does not wait
+            self._is_begun = True
+            self._arrived.set()
         return is_last
 
     def fail(self, error: PeerError) -> None:

@@ -131,3 +131,14 @@ def test_a_part_whose_clocks_disagree_takes_no_longer_than_it_took(round_trip: f
     taken = sum(step.held + step.timing.round_trip for step in part.steps)
     assert taken == pytest.approx(round_trip, abs=1e-6)
     assert min(step.timing.round_trip for step in part.steps) >= 0
+
+
+def test_a_stretch_without_hints_goes_on_in_the_next_part() -> None:
+    plain, used = verifier_pb2.RunStep(token_count=1), hinted()
+    results = [result(plain), result(plain, used), result(plain), result(plain)]
+    part = merged([part_of(each, now, now + 0.5) for now, each in enumerate(results)])
+    assert [step.token_count for step in part.steps] == [2, 3, 2]
+    assert [step.hint_count for step in part.steps] == [0, 3, 0]
+    assert sum(step.timing.round_trip for step in part.steps) == pytest.approx(part.timing.round_trip)
+    held = result(verifier_pb2.RunStep(token_count=1, held=duration(0.1)), total=0.2)
+    assert len(merged([part_of(each, 0.0, 1.0) for each in (results[0], held)]).steps) == 2  # its wait is its own

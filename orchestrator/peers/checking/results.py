@@ -35,6 +35,7 @@ _CLOCK_FACTOR, _CLOCK_SECONDS = 1.5, 5.0
 """A service's clock may run a little faster than this process's: what it says an item took is at
 most so many times what the item took here, and so much more."""
 _MOST_STEPS = 2**20
+_RUN_ENDS = tuple(verifier_pb2.RunEnd.values())
 
 
 def most_seconds(round_trip: float) -> float:
@@ -151,9 +152,8 @@ class RunCheck:
         """Raise PeerFaultError if a verifier cannot give this result of a run that has begun
         ``elapsed`` seconds ago."""
         check_within("position", result.position, self.length, self.length)
-        known_ends = verifier_pb2.RunEnd.values()
-        if result.end not in known_ends:
-            raise PeerFaultError("end", f"must be one of {known_ends}")
+        if result.end not in _RUN_ENDS:
+            raise PeerFaultError("end", f"must be one of {_RUN_ENDS}")
         check_count(
             "tokens", result.tokens, self.until_length - self.length, result.end == verifier_pb2.RUN_END_UNSPECIFIED
         )
@@ -164,13 +164,19 @@ class RunCheck:
             check_within("margin", result.margin, _LEAST_MARGIN, math.inf)
         check_timing(result.timing, elapsed)
         check_steps(result, most_seconds(elapsed))
-        chosen = result.tokens if self.logprobs is not None else ()
-        scores_tail = self.is_first and self.logprobs is not None and self.logprobs.prompt and result.tokens
-        logprobs = _LogprobCheck(self.logprobs, self.vocabulary_size)
-        logprobs.check("logprobs", result.logprobs, chosen)
-        logprobs.check("tail_logprobs", result.tail_logprobs, self.tail[1:] if scores_tail else ())
+        self._check_logprobs(result)
         self.length += len(result.tokens)
         self.is_first = self.is_first and not result.tokens
+
+    def _check_logprobs(self, result: verifier_pb2.RunResult) -> None:
+        if self.logprobs is None:
+            check_count("logprobs", result.logprobs, 0)
+            check_count("tail_logprobs", result.tail_logprobs, 0)
+            return
+        scores_tail = self.is_first and self.logprobs.prompt and result.tokens
+        logprobs = _LogprobCheck(self.logprobs, self.vocabulary_size)
+        logprobs.check("logprobs", result.logprobs, result.tokens)
+        logprobs.check("tail_logprobs", result.tail_logprobs, self.tail[1:] if scores_tail else ())
 
     def error(self, result: verifier_pb2.RunResult) -> PeerError:
         """Return the error of a result that has one. PeerFaultError if a verifier cannot refuse the
@@ -178,7 +184,7 @@ class RunCheck:
         return _target_error(result.error, self.rule)
 
     def _check_end(self, result: verifier_pb2.RunResult) -> None:
-        if any(token in self.rule.ends for token in result.tokens[:-1]):
+        if len(result.tokens) > 1 and any(token in self.rule.ends for token in result.tokens[:-1]):
             raise PeerFaultError("tokens", "must have no token after an end token")
         ends = bool(result.tokens) and result.tokens[-1] in self.rule.ends
         if ends != (result.end == verifier_pb2.RUN_END_TOKEN):
