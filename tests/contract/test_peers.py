@@ -78,6 +78,12 @@ class Service(LockStepVerifier, draft_pb2_grpc.DraftServiceServicer):
             if self.stream_count:  # never
                 yield draft_pb2.ProposeResponse()
 
+    async def Draft(
+        self, request_iterator: AsyncIterator[draft_pb2.DraftRequest], context: Any
+    ) -> AsyncIterator[draft_pb2.DraftResponse]:
+        raise AssertionError("no guess is asked for")
+        yield draft_pb2.DraftResponse()
+
 
 class Rig:
     def __init__(self) -> None:
