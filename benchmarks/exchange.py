@@ -32,7 +32,7 @@ from orchestrator.peers.exchange import PeerTiming, Terms
 from orchestrator.peers.model_peer import ModelPeer
 from orchestrator.peers.sequence import PeerSequence
 from orchestrator.peers.verifier_peer import VerifierPeer
-from orchestrator.speculation.proposal import NOTHING_PROPOSED, Proposal
+from orchestrator.speculation.proposal import Proposal
 from slipstream.cli.local import LocalServices, PairSettings, free_address
 from slipstream.client import Client, Settings
 from slipstream.engine.arithmetic import ArithmeticSettings, next_token
@@ -134,14 +134,10 @@ class _Answered:
     """Waits for a proposal."""
 
     def __init__(self) -> None:
-        self.done: asyncio.Future[PeerTiming] = asyncio.get_running_loop().create_future()
-        self.proposal = NOTHING_PROPOSED
+        self.done: asyncio.Future[tuple[Proposal, PeerTiming]] = asyncio.get_running_loop().create_future()
 
-    def take(self, proposal: Proposal) -> None:
-        self.proposal = proposal
-
-    def finish(self, timing: PeerTiming) -> None:
-        self.done.set_result(timing)
+    def finish(self, proposal: Proposal, timing: PeerTiming) -> None:
+        self.done.set_result((proposal, timing))
 
     def fail(self, error: PeerError) -> None:
         self.done.set_exception(error)
@@ -160,10 +156,10 @@ async def proposing(address: str, stack: AsyncExitStack, rule: SamplingRule) -> 
         answered = _Answered()
         started = time.perf_counter()
         peer.propose(sequence, terms, sequence.position(tokens), DRAFT_LENGTH, rule, "", answered)
-        timing = await answered.done
+        proposal, timing = await answered.done
         seconds = time.perf_counter() - started
         sequence.learn(len(tokens))
-        tokens.extend(answered.proposal.tokens)
+        tokens.extend(proposal.tokens)
         return seconds, timing.forward
 
     return once

@@ -191,7 +191,7 @@ class Simulated(
     def _propose(self, item: draft_pb2.ProposeItem) -> draft_pb2.ProposeResult:
         if item.HasField("close"):
             self._handles.pop(item.handle, None)
-            return draft_pb2.ProposeResult(handle=item.handle, round=item.round, final=True)
+            return draft_pb2.ProposeResult(handle=item.handle, round=item.round)
         handle = self._stated(item.handle, item)
         total, position = handle.sums[-1], handle.length
         tokens = []
@@ -203,8 +203,7 @@ class Simulated(
         return draft_pb2.ProposeResult(
             handle=item.handle,
             round=item.round,
-            branches=[draft_pb2.Branch(tokens=tokens, logprobs=[-0.2] * len(tokens), margins=[1.0] * len(tokens))],
-            final=True,
+            tokens=tokens,
             timing=model_pb2.ItemTiming(forward=seconds, total=seconds, forward_count=item.draft_length),
         )
 

@@ -4,37 +4,34 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
 from google.rpc import status_pb2
 
-from draft_service.outcomes import Outcome
-from draft_service.proposer import Branch, BranchJob, ProposeJob
+from draft_service.proposer import ProposeJob
 from draft_service.stream_guesses import StreamGuesses
 from draft_service.worth import DraftWorth
-from slipstream.agreed import MAX_ANSWER_BYTES, MAX_BRANCH_COUNT
+from slipstream.agreed import MAX_ANSWER_BYTES
 from slipstream.engine.host import EngineHost
-from slipstream.engine.job import Job, Statement
+from slipstream.engine.job import Statement
 from slipstream.engine.sequence import Sequence
 from slipstream.hosting.handles import Handles
 from slipstream.hosting.item_service import ItemListener, ItemService, Limit, Plan
 from slipstream.hosting.model_service import set_timing
 from slipstream.hosting.service_telemetry import Asked, ServiceTelemetry
 from slipstream.rpc.item_answers import Answer, answer_items
-from slipstream.rpc.outbox import ANSWER_BATCH_BYTES
 from slipstream.rpc.sampling_wire import distribution_message
 from slipstream.sampling.rule import SamplingRule
 from slipstream.telemetry import names
 from slipstream.wire.v1 import draft_pb2, draft_pb2_grpc
 
-DEFAULT_BRANCH_COUNT = 8
 _ID_BYTES, _FLOAT_BYTES, _FIELD_BYTES = 5, 4, 16
 """Most bytes of a token's id, of a number, and of a field's tag with its length."""
 
 _REST_BYTES = 2**16
-"""Upper bound of a result's bytes besides the tokens of one branch."""
+"""Upper bound of a result's bytes besides its tokens."""
 
 
 class DraftService(
@@ -77,20 +74,16 @@ class DraftService(
             yield response
 
     def limits(self, item: draft_pb2.ProposeItem) -> Iterator[Limit]:
-        most = self.max_draft_length
-        yield "draft_length", item.draft_length, 1, most
-        yield "in_flight", len(item.in_flight), 0, most
-        yield "max_branch_count", item.max_branch_count, 0, MAX_BRANCH_COUNT
+        yield "draft_length", item.draft_length, 1, self.max_draft_length
 
     def plan(self, item: draft_pb2.ProposeItem, rule: SamplingRule) -> Plan[ProposeJob]:
-        statement, in_flight = Statement(item.base_length, tuple(item.tail)), tuple(item.in_flight)
-        branch_count = item.max_branch_count or DEFAULT_BRANCH_COUNT
+        statement = Statement(item.base_length, tuple(item.tail))
         draft_length = min(item.draft_length, longest_that_fits(rule))
 
         def make_job(sequence: Sequence) -> ProposeJob:
-            return ProposeJob(sequence, statement, in_flight, draft_length, branch_count, rule)
+            return ProposeJob(sequence, statement, draft_length, rule)
 
-        return Plan(make_job, (statement, in_flight, item.draft_length, branch_count))
+        return Plan(make_job, (statement, item.draft_length))
 
     def listen(self, item: draft_pb2.ProposeItem, answer: Answer[draft_pb2.ProposeResult]) -> _ProposeListener:
         return _ProposeListener(item, answer, self.telemetry)
@@ -98,64 +91,30 @@ class DraftService(
     def last_result(
         self, item: draft_pb2.ProposeItem, error: status_pb2.Status | None = None
     ) -> draft_pb2.ProposeResult:
-        return draft_pb2.ProposeResult(handle=item.handle, round=item.round, error=error, final=True)
+        return draft_pb2.ProposeResult(handle=item.handle, round=item.round, error=error)
 
 
 @dataclass(eq=False, slots=True)
 class _ProposeListener(ItemListener[draft_pb2.ProposeItem, draft_pb2.ProposeResult, ProposeJob]):
-    """Sends the branches of one item as they are drafted."""
-
-    sent: list[Outcome | None] = field(default_factory=list)
-
-    def parts_done(self, parts: list[Job]) -> None:
-        drawn = [part.branch for part in parts if isinstance(part, BranchJob) and part.drawn]
-        if drawn:
-            self.sent += [branch.outcome for branch in drawn]
-            for result in self._results(drawn):
-                self.answer.push(result)
+    """Sends the proposal of one item."""
 
     def done(self, job: ProposeJob) -> None:
         attributes = {names.DRAFT_LENGTH: self.item.draft_length}
         self.telemetry.record_answer(names.DRAFT_SERVICE_PROPOSE, Asked.of(self.item), job, attributes)
-        *parts, last = self._results([branch for branch in job.branches if branch.outcome not in self.sent])
-        for part in parts:
-            self.answer.push(part)
-        last.final = True
-        set_timing(last.timing, job.timing)
-        self.answer.finish(last)
-
-    def _results(self, branches: list[Branch]) -> Iterator[draft_pb2.ProposeResult]:
-        """Yield one or more results, each with as many branches as a message should hold."""
-        result = draft_pb2.ProposeResult(handle=self.item.handle, round=self.item.round)
-        byte_count = 0
-        for branch in branches:
-            message = _branch_message(branch)
-            size = message.ByteSize()
-            if result.branches and byte_count + size > ANSWER_BATCH_BYTES:
-                yield result
-                result = draft_pb2.ProposeResult(handle=self.item.handle, round=self.item.round)
-                byte_count = 0
-            result.branches.append(message)
-            byte_count += size
-        yield result
+        result = draft_pb2.ProposeResult(
+            handle=self.item.handle,
+            round=self.item.round,
+            tokens=[choice.token for choice in job.drawn],
+            distributions=[distribution_message(c.distribution) for c in job.drawn if c.distribution is not None],
+        )
+        set_timing(result.timing, job.timing)
+        self.answer.finish(result)
 
 
 def longest_that_fits(rule: SamplingRule) -> int:
-    """Return the most tokens of a branch that fit into a message. Under RATIO each token comes with
-    its distribution."""
+    """Return the most tokens of a proposal that fit into a message. Under RATIO each token comes
+    with its distribution."""
     token_bytes = _ID_BYTES + 2 * _FLOAT_BYTES
     if rule.draws_ratios:
         token_bytes += rule.proposal_top_k * (_ID_BYTES + _FLOAT_BYTES) + 3 * _FIELD_BYTES
     return (MAX_ANSWER_BYTES - _REST_BYTES) // token_bytes
-
-
-def _branch_message(branch: Branch) -> draft_pb2.Branch:
-    outcome, choices = branch.outcome, branch.choices
-    return draft_pb2.Branch(
-        accepted_count=0 if outcome is None else outcome.accepted_count,
-        next_token=None if outcome is None else outcome.next_token,
-        tokens=[choice.token for choice in choices],
-        distributions=[distribution_message(c.distribution) for c in choices if c.distribution is not None],
-        logprobs=[choice.logprob for choice in choices],
-        margins=[choice.margin for choice in choices],
-    )

@@ -23,8 +23,8 @@ other tokens."""
 MAX_DRAFT_LENGTH: Final = 1024
 """Most proposal tokens that any service lets an item carry or ask for."""
 
-MAX_BRANCH_COUNT: Final = 64
-"""Most branches that an item may ask for."""
+MAX_HINT_COUNT: Final = 64
+"""Most hints of one result of a draft."""
 
 LONGEST_HOLD_SECONDS: Final = 1.0
 """Longest time for which a step may be told to wait for a hint."""

@@ -98,11 +98,9 @@ class Draft:
         self.asked.set()
         return lambda: self.withdrawn.append(sink)
 
-    def answer(self, index: int, *proposals: Proposal) -> None:
+    def answer(self, index: int, proposal: Proposal) -> None:
         """Answer one request."""
-        for proposal in proposals:
-            self.sinks[index].take(proposal)
-        self.sinks[index].finish(TIMING)
+        self.sinks[index].finish(proposal, TIMING)
 
     def start_run(
         self,

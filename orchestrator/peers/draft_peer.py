@@ -31,11 +31,8 @@ of some time are on their way."""
 class ProposeSink(Protocol):
     """The receiver of the draft's answers to one request."""
 
-    def take(self, proposal: Proposal) -> None:
-        """Receive the proposal."""
-
-    def finish(self, timing: PeerTiming) -> None:
-        """Receive the end of the answers."""
+    def finish(self, proposal: Proposal, timing: PeerTiming) -> None:
+        """Receive the proposal. Nothing follows."""
 
     def fail(self, error: PeerError) -> None:
         """Receive the error of a failed item or a lost stream. Nothing follows."""
@@ -62,8 +59,6 @@ class DraftPeer(ModelPeer[draft_pb2.ProposeItem, draft_pb2.ProposeResult]):
             lambda items: draft_pb2.ProposeRequest(items=items),
             lambda response: response.results,
             self._lost,
-            is_last=lambda result: result.final or result.HasField("error"),
-            most_results=2,
             on_fault=self._note_fault,
         )
 
@@ -190,15 +185,9 @@ class _ProposeResults:
             self._sink.fail(fault)
             return True
         self._sequence.answered(self._handle, self._stated)
-        for branch in result.branches:
-            self._sink.take(_proposal_of(branch))
-        if result.final:
-            self._sink.finish(timing_of(result.timing, round_trip))
-        return result.final
+        proposal = Proposal(tuple(result.tokens), tuple(map(distribution_of, result.distributions)))
+        self._sink.finish(proposal, timing_of(result.timing, round_trip))
+        return True
 
     def fail(self, error: PeerError) -> None:
         self._sink.fail(error)
-
-
-def _proposal_of(message: draft_pb2.Branch) -> Proposal:
-    return Proposal(tuple(message.tokens), tuple(map(distribution_of, message.distributions)))

@@ -141,13 +141,10 @@ class DraftRequest:
         self._handle = self._sequence.handle
         self.withdraw = self._side.send(self, self._sequence, position, self._exchange.traceparent)
 
-    def take(self, proposal: Proposal) -> None:
-        """Keep what the draft proposes, if a round waits for it."""
+    def finish(self, proposal: Proposal, timing: PeerTiming) -> None:
+        """Take the answer. The proposal is kept if a round waits for it."""
         if not self.done.is_set():
             self.proposal = proposal
-
-    def finish(self, timing: PeerTiming) -> None:
-        """All has come."""
         self.timing = timing
         self._exchange.finish(timing)
         if self._turn == self.drafting.turn_count:  # another turn's tokens may be others

@@ -234,7 +234,7 @@ def _is_final(result: Any) -> bool:
         return result.HasField("error") or result.end != verifier_pb2.RUN_END_UNSPECIFIED
     if isinstance(result, draft_pb2.DraftResult):
         return result.HasField("error") or result.final
-    return not hasattr(result, "final") or bool(result.final)
+    return True
 
 
 async def _left(reading: Awaitable[None], seconds: float) -> None:

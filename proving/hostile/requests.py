@@ -259,8 +259,6 @@ class Requests:
     def _propose(self, item: draft_pb2.ProposeItem) -> None:
         self._item(item)
         item.draft_length = self.rng.randrange(1, 9)
-        if self.rng.random() < 0.3:
-            item.in_flight.extend(self.rng.sample(_TOKENS, self.rng.randrange(1, 5)))
 
     def _item(self, item: Any) -> None:
         self._name(item)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
@@ -52,8 +52,7 @@ class Listener(Protocol[JobT_contra]):
     or on an answer is reported to it as the round's failure."""
 
     def parts_done(self, parts: list[Job]) -> None:
-        """Receive parts of a split job that have ended while the job goes on, or a run that has
-        made parts."""
+        """Receive jobs that have made parts and go on."""
 
     def done(self, job: JobT_contra) -> None:
         """Receive the job that has the round's answer."""
@@ -413,13 +412,7 @@ class EngineHost(Generic[JobT]):
                 asked.notify_parts([job])
 
     def _deliver(self, ended: list[tuple[Job, Exception | None]]) -> None:
-        parts: defaultdict[Job, list[Job]] = defaultdict(list)
         for job, error in ended:
-            if job.parent is not None:
-                if error is None:
-                    parts[job.parent].append(job)
-                continue
-            parts.pop(job, None)
             handle, asked = job.sequence.handle, self._asked.pop(job)
             self._leases.extend(handle)  # idle time starts with the answer
             is_last = self._rounds.get(handle) is asked
@@ -440,8 +433,6 @@ class EngineHost(Generic[JobT]):
                         else UnknownHandleError("this handle was closed as its run paused")
                     )
             asked.finish(error)
-        for parent, done in parts.items():
-            self._asked[parent].notify_parts(done)
 
     async def _sweep(self) -> None:
         while True:

@@ -39,13 +39,6 @@ class JobTiming:
     steps: StepSample = field(default_factory=StepSample)
     """Some of the forwards, if the job has a label."""
 
-    def merge(self, part: JobTiming) -> None:
-        """Add the forwards of a part that has ended, if it took at least as many as the parts
-        before it."""
-        if part.forward_count >= self.forward_count:
-            self.forward, self.forward_count = part.forward, part.forward_count
-            self.step_token_count = part.step_token_count
-
     @property
     def queue(self) -> float:
         """Seconds from arrival to the first forward."""
@@ -70,18 +63,12 @@ class Statement(NamedTuple):
         return self.base_length + len(self.tail)
 
 
-Fork = Callable[[str, int], Sequence]
-"""A function (name, length) that forks a job's sequence and cuts the fork to a length. The fork is
-released when its job ends."""
-
-
 class Job:
     """Appends the statement's tail and some uncommitted tokens, chooses after the last ``wanted``
     of them, and may continue.
 
     A subclass decides in `advance` what the choices mean, and holds the result once `advance` has
-    returned True. It may then continue as several jobs over forks of its sequence (`split`); it
-    ends with the last of them.
+    returned True.
     """
 
     drafting = False
@@ -90,9 +77,6 @@ class Job:
     steps_left: int = 0
     """Number of tokens that a job which appends its own choices may still choose in one multi-step
     run."""
-
-    parent: Job | None = None
-    """The job that this one continues over a fork, or None."""
 
     label: str = ""
     """Name for tracing; empty if the job is not traced."""
@@ -180,17 +164,12 @@ class Job:
         return self.timing.arrived
 
     @property
-    def root(self) -> Job:
-        """The job of the whole item: this one, or the one that it continues over a fork."""
-        return self if self.parent is None else self.parent
-
-    @property
     def overtaken(self) -> bool:
         """True if no caller waits for the answer, because the sequence was restated or closed."""
-        return self._overtaken or (self.parent is not None and self.parent.overtaken)
+        return self._overtaken
 
     def overtake(self) -> None:
-        """Drop this job, and the jobs it has split into, at the next step."""
+        """Drop this job at the next step."""
         self._overtaken = True
 
     def advance(self, choices: list[Choice]) -> bool:
@@ -211,11 +190,6 @@ class Job:
         one. ``prefill_total`` is the sum of the seconds that prompts took; ``is_over`` says that
         the job leaves the engine."""
         return False
-
-    def split(self, fork: Fork) -> list[Job]:
-        """Return jobs over forks to continue with, after `advance` has returned True. This job
-        becomes their ``parent``."""
-        return []
 
     def begin(self, cache: SequenceCache, context_length: int, vocabulary_size: int) -> None:
         """Bring the sequence to the stated position. ContextExceededError, InvalidItemError or

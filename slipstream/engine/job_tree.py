@@ -1,20 +1,18 @@
-"""The jobs in work: those that append to their sequences, those that wait for pages, and those that
-have split and end with their last part."""
+"""The jobs in work: those that append to their sequences, and those that wait for pages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Iterable, Set
 
 from slipstream.engine.job import Ended, Job
 from slipstream.engine.sequence import Sequence, SequenceCache
 
 
 class JobTree:
-    """Parents and parts. A method that ends jobs returns them as a list, each with its error if it
+    """All jobs in work. A method that ends jobs returns them as a list, each with its error if it
     failed."""
 
-    def __init__(self, cache: SequenceCache, release: Callable[[Sequence], None]) -> None:
-        """``release`` gets the fork of a part that has ended."""
+    def __init__(self, cache: SequenceCache) -> None:
         self.active: list[Job] = []
         """Jobs in order of arrival. Those that found no place in the last step come before those
         that did."""
@@ -24,9 +22,6 @@ class JobTree:
         """Number of each job in work, in order of arrival."""
         self._last_number = 0
         self._cache = cache
-        self._release = release
-        self._part_counts: dict[Job, int] = {}
-        """Number of unfinished parts of each job that has split."""
 
     def add(self, job: Job) -> None:
         """Add a job that begins, or that goes on with pages again."""
@@ -67,62 +62,22 @@ class JobTree:
         return self._number(job) < self._number(other)
 
     def _number(self, job: Job) -> int:
-        return self._numbers[job.root]
+        return self._numbers[job]
 
     def rotate(self, served: Set[Job]) -> None:
-        """Put the rounds and runs that were in a step behind those that found no place in it. A
-        draft's branches keep their order: the likeliest come first."""
+        """Put the rounds and runs that were in a step behind those that found no place in it."""
         if len(served) < len(self.active):
-            self.active.sort(key=lambda job: job in served and not (job.is_prompt or job.drafting))
+            self.active.sort(key=lambda job: job in served and not job.is_prompt)
 
     def overtake(self, sequence: Sequence) -> None:
         """Drop all jobs of a sequence at the next step."""
-        for job in (*self.jobs, *self._part_counts):
+        for job in self.jobs:
             if job.sequence.root is sequence:
                 job.overtake()
 
     def drop_job(self, job: Job, error: Exception | None) -> list[Ended]:
-        """Remove a job that ends and, with its last part, the job that has split."""
+        """Remove a job that ends."""
         (self.active if job in self.active else self.without_pages).remove(job)
         job.leave()
-        ended: list[Ended] = [(job, error)]
-        parent = job.parent
-        if parent is None:
-            del self._numbers[job]
-            return ended
-        self._release(job.sequence)
-        parent.timing.merge(job.timing)
-        self._part_counts[parent] -= 1
-        if not self._part_counts[parent]:
-            del self._part_counts[parent], self._numbers[parent]
-            # A failed part is only one part less. But if one part was overtaken, all were.
-            ended.append((parent, error if parent.overtaken else None))
-        return ended
-
-    def finish_job(self, job: Job) -> list[Ended]:
-        """End a job that has its last choices, or continue it in parts."""
-        forks: list[Sequence] = []
-
-        def fork(name: str, length: int) -> Sequence:
-            forks.append(self._cache.fork(job.sequence, f"{job.sequence.handle}/{name}"))
-            self._cache.truncate(forks[-1], length)
-            return forks[-1]
-
-        try:
-            parts = job.split(fork)
-        except Exception as error:
-            for made in forks:
-                self._release(made)
-            return self.drop_job(job, error)
-        if not parts:
-            return self.drop_job(job, None)
-        self.active.remove(job)
-        self._part_counts[job] = len(parts)
-        for part in parts:
-            part.parent = job
-            part.prefill_at_arrival = job.prefill_at_arrival
-            part.timing.started = job.timing.started
-            part.timing.forward = job.timing.forward
-            part.timing.forward_count = job.timing.forward_count
-        self.active.extend(parts)
-        return []
+        del self._numbers[job]
+        return [(job, error)]

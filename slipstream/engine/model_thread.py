@@ -93,7 +93,7 @@ class ModelThread:
     def load(self) -> Load:
         """Jobs, sequences and pages as they are now. Any thread may read it: it only reads
         lengths."""
-        engine, items = self.engine, {job.root for job in self._tree.jobs}
+        engine, items = self.engine, {*self._tree.jobs}
         counts, waits = engine.pool.counts(), self._waits.summary(items)
         return Load(
             running_count=len(items) - waits.count,
@@ -160,7 +160,7 @@ class ModelThread:
     def _run(self) -> None:
         try:
             self.engine = self._load_engine()
-            self._tree = JobTree(self.engine.cache, self.engine.release_sequence)
+            self._tree = JobTree(self.engine.cache)
             self._clock = StepClock(self.engine.step_times, self._on_step)
             backend = self.engine.backend
             self._hinting = HintScheduler(
@@ -419,7 +419,7 @@ class ModelThread:
                 return self._tree.drop_job(job, error)
             if is_done:
                 self._settle_cache(job)
-                return self._tree.finish_job(job)
+                return self._tree.drop_job(job, None)
         self._settle_cache(job)
         return []
 
@@ -430,7 +430,7 @@ class ModelThread:
             self.engine.cache.truncate(job.sequence, settled)
 
     def _why_dropped(self, job: Job) -> Exception:
-        if job.root.sequence.root in self._open_sequences:
+        if job.sequence.root in self._open_sequences:
             return StaleRoundError("overtaken by a newer round")
         return UnknownHandleError("this handle was closed while its round ran")
 

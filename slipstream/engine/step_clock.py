@@ -73,10 +73,9 @@ class StepClock:
 
     def _note(self, batch: Batch, started: float, seconds: float, token_count: int, step_count: int) -> None:
         self.report_step()  # the last step, if it was not reported yet
-        roots = dict.fromkeys([job.root for job, _ in batch])
-        labelled = [job for job in roots if job.label]
+        labelled = [job for job, _ in batch if job.label]
         labels = tuple([job.label for job in labelled])
-        note = StepNote(started, seconds, token_count, len(roots), step_count, labels)
+        note = StepNote(started, seconds, token_count, len(batch), step_count, labels)
         for job in labelled:
             job.timing.steps.add(note)
         self._unreported = note

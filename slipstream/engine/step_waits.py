@@ -44,23 +44,20 @@ class StepWaits:
     ) -> None:
         """Record a step that begins. The ``placed`` ones of the ``ready`` jobs have a place in it,
         the ``stepping`` ones have pages too. Jobs of the ``tree`` that have lost their pages are
-        ready as well.
-
-        An item waits if none of its jobs has a part in the step.
-        """
+        ready as well."""
         if len(stepping) == len(ready) and not tree.without_pages:
             self._waiting = {}
             return
         now, before = time.monotonic(), self._waiting
-        served, unended = {job.root for job in stepping}, {*tree.jobs}
+        served, unended = {*stepping}, {*tree.jobs}
         without_pages = {*tree.without_pages, *placed}
         self._waiting = {
-            job.root: _Wait(
+            job: _Wait(
                 Lack.PAGES if job in without_pages else Lack.PLACE,
-                before[job.root].since if job.root in before else now,
+                before[job].since if job in before else now,
             )
             for job in (*ready, *tree.without_pages)
-            if job in unended and job.root not in served
+            if job in unended and job not in served
         }
 
     def end_step(self, seconds: float, step_count: int) -> None:

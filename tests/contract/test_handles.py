@@ -29,7 +29,6 @@ from slipstream.engine.schedule import BatchLimits
 from slipstream.hosting.handles import Handles
 from slipstream.hosting.service_telemetry import ServiceTelemetry
 from slipstream.rpc.channel import PEER_METADATA, SERVER_OPTIONS, open_channel
-from slipstream.rpc.outbox import ANSWER_BATCH_BYTES
 from slipstream.rpc.sampling_wire import rule_hash, rule_message
 from slipstream.sampling.rule import Acceptance, SamplingDefaults, SamplingRule
 from slipstream.wire.v1 import draft_pb2, draft_pb2_grpc, model_pb2, rule_pb2, verifier_pb2, verifier_pb2_grpc
@@ -277,16 +276,14 @@ async def test_a_proposal_tested_by_ratios_is_other_content_with_other_distribut
         assert reason_of(await peer.verify(handle, 1, **fields(0.25))) == "ROUND_CONFLICT"
 
 
-@pytest.mark.parametrize(
-    "changes", [{"tail": [5, 7]}, {"draft_length": 3}, {"in_flight": [9]}, {"max_branch_count": 2}]
-)
+@pytest.mark.parametrize("changes", [{"tail": [5, 7]}, {"draft_length": 3}])
 async def test_a_drafts_round_too(services: Services, changes: dict[str, Any]) -> None:
     peer, handle = services.peer(OURS), new_handle()
     asked: dict[str, Any] = {"tail": [5, 6], "draft_length": 4, **opening()}
     async with peer.stream():
         await peer.propose(handle, 1, **asked)
         (again,) = await peer.propose(handle, 1, **asked)
-        assert len(again.branches[0].tokens) == 4
+        assert len(again.tokens) == 4
         (refused,) = await peer.propose(handle, 1, **{**asked, **changes})
         assert reason_of(refused) == "ROUND_CONFLICT"
         other = services.peer(THEIRS)
@@ -297,27 +294,12 @@ async def test_a_drafts_round_too(services: Services, changes: dict[str, Any]) -
 WIDE = SamplingRule(temperature=1.0, seed=7, acceptance=Acceptance.RATIO, proposal_top_k=1024)
 
 
-async def test_branches_that_one_message_cannot_hold_come_in_several(wide_services: Services) -> None:
-    peer, handle = wide_services.peer(OURS), new_handle()
-    async with peer.stream():
-        results = await peer.propose(
-            handle, 1, [5, 6], draft_length=60, in_flight=[7] * 15, max_branch_count=16, **opening(WIDE, 5000)
-        )
-    assert [reason_of(result) for result in results if result.HasField("error")] == []
-    assert [result.final for result in results] == [False] * (len(results) - 1) + [True]
-    branches = [branch for result in results for branch in result.branches]
-    assert len(branches) > 2 and {len(branch.distributions) for branch in branches} == {60}
-    assert sum(result.ByteSize() for result in results) > MAX_ANSWER_BYTES
-    assert len({(branch.accepted_count, branch.next_token) for branch in branches}) == len(branches)
-    assert max(result.ByteSize() for result in results) < ANSWER_BATCH_BYTES + 2**16
-
-
-async def test_a_branch_is_never_longer_than_a_message_holds(wide_services: Services) -> None:
+async def test_a_proposal_is_never_longer_than_a_message_holds(wide_services: Services) -> None:
     peer, handle = wide_services.peer(OURS), new_handle()
     async with peer.stream():
         (result,) = await peer.propose(handle, 1, [5, 6], draft_length=700, **opening(WIDE, 5000))
-    assert reason_of(result) == "" and result.final
-    assert len(result.branches[0].tokens) == longest_that_fits(WIDE)
+    assert reason_of(result) == ""
+    assert len(result.tokens) == longest_that_fits(WIDE)
     assert MAX_ANSWER_BYTES / 2 < result.ByteSize() < MAX_ANSWER_BYTES
 
 
@@ -422,10 +404,7 @@ class _Listening:
     def __init__(self) -> None:
         self.finished = asyncio.Event()
 
-    def take(self, proposal: Any) -> None:
-        pass
-
-    def finish(self, timing: Any) -> None:
+    def finish(self, proposal: Any, timing: Any) -> None:
         self.finished.set()
 
     def fail(self, error: Any) -> None:

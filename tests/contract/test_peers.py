@@ -195,10 +195,7 @@ class Listening:
     def __init__(self) -> None:
         self.failed: list[PeerError] = []
 
-    def take(self, branches: Any) -> None:
-        raise AssertionError("the draft never answers")
-
-    def finish(self, timing: Any) -> None:
+    def finish(self, proposal: Any, timing: Any) -> None:
         raise AssertionError("the draft never answers")
 
     def fail(self, error: PeerError) -> None:

@@ -22,7 +22,7 @@ from slipstream.engine.arithmetic import ArithmeticBackend, ArithmeticSettings, 
 from slipstream.engine.engine import Append, Appended, Engine
 from slipstream.engine.errors import ModelThreadFailedError, RoundConflictError, UnknownHandleError
 from slipstream.engine.host import EngineHost, HostLimits
-from slipstream.engine.job import Fork, Job, Statement
+from slipstream.engine.job import Job, Statement
 from slipstream.engine.model import Segment
 from slipstream.engine.schedule import BatchLimits
 from slipstream.engine.sequence import SequenceCache
@@ -126,7 +126,6 @@ async def propose(
     host: EngineHost[Job],
     tail: Sequence[int],
     rule: SamplingRule = GREEDY,
-    in_flight: Sequence[int] = (),
     length: int = 4,
 ) -> ProposeJob:
     handle = secrets.token_hex(8)
@@ -136,7 +135,7 @@ async def propose(
             host,
             handle,
             1,
-            lambda sequence: ProposeJob(sequence, Statement(0, tail), in_flight, length, 4, rule),
+            lambda sequence: ProposeJob(sequence, Statement(0, tail), length, rule),
             content=None,
         )
     finally:
@@ -184,13 +183,8 @@ class FailingJob(VerifyJob):
         self._fail_in("advance")
         return super().advance(choices)
 
-    def split(self, fork: Fork) -> list[Job]:
-        fork("a part that never begins", 3)
-        self._fail_in("split")
-        return []
 
-
-@pytest.mark.parametrize("place", ["begin", "append", "take", "advance", "split"])
+@pytest.mark.parametrize("place", ["begin", "append", "take", "advance"])
 async def test_an_exception_of_a_job_ends_that_job_alone(place: str) -> None:
     def failing(sequence: object) -> FailingJob:
         job = FailingJob(sequence, Statement(0, [9] * 40), [], GREEDY)
@@ -217,21 +211,18 @@ async def test_an_exception_of_a_job_ends_that_job_alone(place: str) -> None:
 
 
 @pytest.mark.parametrize("single_rows", [False, True], ids=["target", "draft"])
-@pytest.mark.parametrize("in_flight", [(), (5, 5)], ids=["plain", "branches"])
 @pytest.mark.parametrize("temperature", [0.0, 0.01])
-async def test_a_proposal_in_which_nothing_can_be_chosen_fails_alone(
-    temperature: float, in_flight: tuple[int, ...], single_rows: bool
-) -> None:
+async def test_a_proposal_in_which_nothing_can_be_chosen_fails_alone(temperature: float, single_rows: bool) -> None:
     rule = SamplingRule(temperature=temperature, seed=1, allowed_token_ids=(5,), banned_token_ids=(5,))
     prompt = [40, 50, 60]
     async with hosting(lambda: paper(single_rows=single_rows)) as host:
         for _ in range(2):
             bad, good = await asyncio.gather(
-                propose(host, [1, 5, 5], rule, in_flight), propose(host, prompt), return_exceptions=True
+                propose(host, [1, 5, 5], rule), propose(host, prompt), return_exceptions=True
             )
             assert reason_of(bad) == "NO_TOKEN_TO_CHOOSE"
             assert isinstance(good, ProposeJob)
-            assert [choice.token for choice in good.branches[0].choices] == said(prompt, 4)
+            assert [choice.token for choice in good.drawn] == said(prompt, 4)
         assert await settled_held_count(host) == 0
 
 
@@ -241,7 +232,7 @@ async def test_a_draft_says_what_it_can_before_nothing_can_be_chosen() -> None:
     rule = SamplingRule(end_token_ids=(first,), allowed_token_ids=(first,), first_end_position=3)
     async with hosting(paper) as host:
         job = await propose(host, prompt, rule)
-        assert [choice.token for choice in job.branches[0].choices] == [first]
+        assert [choice.token for choice in job.drawn] == [first]
 
 
 @pytest.mark.parametrize("proposal", [(), (5, 5, 5)])
@@ -281,8 +272,7 @@ async def test_logits_that_are_no_numbers_fail_their_job_alone_and_their_pages_a
 
 
 async def test_a_draft_that_computes_nan_on_its_way_fails_alone() -> None:
-    """In a run of several steps, and on branches: the second of them meets the poison in its own
-    pages."""
+    """In several steps at once: the second of them meets the poison in its own pages."""
     prompt = [POISON - 3 - 2, 1, 1]  # its own next token is the poison
     assert said(prompt, 1) == [POISON]
     for single_rows in (False, True):
@@ -393,12 +383,11 @@ async def test_the_last_step_is_told_of_once_its_answer_is_there_though_no_other
 
 
 async def test_only_committed_tokens_are_ever_shared() -> None:
-    """Branches write guesses into pages of their own, and no other sequence may find those."""
-    committed, in_flight = list(range(10, 50)), said(range(10, 50), 40)
+    """No other sequence may find the pages of guesses."""
+    committed = list(range(10, 50))
     async with hosting(paper) as host:
-        job = await propose(host, committed, in_flight=in_flight, length=20)
-        assert len(job.branches) == 4
-        guessed = [*committed, *in_flight, *said([*committed, *in_flight], 10)]
+        job = await propose(host, committed, length=50)
+        guessed = [*committed, *(choice.token for choice in job.drawn)]
         later = await verify(host, guessed)
         assert len(guessed) - later.prefilled_count == 32, "whole pages of what was committed"
         assert await settled_held_count(host) == 0
@@ -475,35 +464,6 @@ async def test_every_caller_of_a_round_gets_its_answer_and_one_that_cannot_take_
         assert again.told == [job] and isinstance(again.answer.exception(), ZeroDivisionError)
 
 
-async def test_a_caller_that_cannot_take_a_part_fails_and_gets_no_more() -> None:
-    async with hosting(paper) as host:
-        handle = secrets.token_hex(8)
-        host.open_handle(handle, None)
-        fussy, other = Fussy(), Heard[Job]()
-        statement, in_flight = Statement(0, [5, 6]), said([5, 6], 3)
-        for listener in (fussy, other):
-            host.run_round(
-                handle,
-                1,
-                GREEDY,
-                lambda s: OnePartEarly(s, statement, in_flight, 4, 4, GREEDY),
-                listener,
-                content=1,
-            )
-        job = await other.answer
-        assert other.parts and isinstance(job, ProposeJob)
-        assert len(fussy.told) == 1 and str(fussy.answer.exception()) == "of parts"
-
-
-class OnePartEarly(ProposeJob):
-    """Its first branch drafts one token."""
-
-    def split(self, fork: Fork) -> list[Job]:
-        parts = super().split(fork)
-        self.parts[0].draft_length = self.parts[0].steps_left = 1
-        return parts
-
-
 class Crowd(ArithmeticBackend):
     """Tells how many tokens of which sequences each step had, by their first tokens."""
 
@@ -545,7 +505,7 @@ async def test_a_prompt_gets_on_in_every_step_that_rounds_would_fill() -> None:
         job, drafts = await verifying, await drafting
         assert job.next_token == said(prompt, 1)[0]
         for first, draft in zip(range(10, 15), drafts, strict=True):
-            assert [choice.token for choice in draft.branches[0].choices] == said([first, 5], 16)
+            assert [choice.token for choice in draft.drawn] == said([first, 5], 16)
         first = next(index for index, step in enumerate(model.steps) if 90 in step)
         beside = model.steps[first : first + len(prompt)]
         assert [step.get(90) for step in beside] == [1] * len(prompt), "its quarter of each step"
@@ -559,7 +519,7 @@ async def test_drafts_of_several_sequences_go_on_together_until_the_first_is_don
     alone = []
     async with hosting(lambda: Engine(Crowd(PAPER, single_rows=True), kv_memory_mib=1)) as host:
         for first, (rule, length) in enumerate(zip(rules, lengths, strict=True), start=10):
-            alone.append((await propose(host, [first, 5], rule, length=length)).branches[0].choices)
+            alone.append((await propose(host, [first, 5], rule, length=length)).drawn)
     model = Held(PAPER, single_rows=True)
     async with hosting(lambda: Engine(model, kv_memory_mib=1)) as host:
         runs: list[tuple[int, int]] = []
@@ -580,7 +540,7 @@ async def test_drafts_of_several_sequences_go_on_together_until_the_first_is_don
         ]
         await asyncio.sleep(0.01)
         model.may_begin.set()
-        together = [job.branches[0].choices for job in (await waiting, *await asyncio.gather(*others))]
+        together = [job.drawn for job in (await waiting, *await asyncio.gather(*others))]
     assert together == alone
     assert runs[:3] == [(1, 9), (4, 4), (3, 4)], "interrupted; until the shortest is done; until the longest there is"
 
@@ -605,6 +565,6 @@ async def test_a_draft_that_cannot_choose_harms_none_that_takes_its_steps_beside
         await asyncio.sleep(0.01)
         model.may_begin.set()
         healthy, failed = await both
-        assert isinstance(healthy, ProposeJob) and healthy.branches[0].choices == alone.branches[0].choices
-        assert isinstance(failed, ProposeJob) and len(failed.branches[0].choices) == 3, "what was drafted so far stands"
+        assert isinstance(healthy, ProposeJob) and healthy.drawn == alone.drawn
+        assert isinstance(failed, ProposeJob) and len(failed.drawn) == 3, "what was drafted so far stands"
         assert await settled_held_count(host) == 0

@@ -444,26 +444,6 @@ def test_a_repeated_round_gets_its_stored_answer_and_an_older_one_is_refused(pap
         propose_one(channel, draft_pb2.ProposeItem(handle=handle, round=6, close=model_pb2.CloseSequence()))
 
 
-def test_a_proposal_in_flight_is_continued_for_its_likeliest_outcome(paper: LocalServices) -> None:
-    handle = new_handle()
-    with grpc.insecure_channel(paper.draft_address) as channel:
-
-        def propose(number: int, **fields: object) -> draft_pb2.Branch:
-            result = propose_one(channel, first_propose(handle=handle, round=number, tail=[7, 8, 9], **fields))
-            assert result.final
-            return result.branches[0]
-
-        plain = propose(1, draft_length=7)
-        branch = propose(2, draft_length=4, in_flight=plain.tokens[:2])
-        assert not plain.HasField("next_token")
-        assert (branch.accepted_count, branch.next_token, list(branch.tokens)) == (
-            2,
-            plain.tokens[2],
-            list(plain.tokens[3:7]),
-        )
-        propose_one(channel, draft_pb2.ProposeItem(handle=handle, round=3, close=model_pb2.CloseSequence()))
-
-
 def info_once_the_draft_is_reached(client: Client) -> pb.GetServerInfoResponse:
     """Both models' description: the orchestrator serves without its draft where that one takes long
     to start."""

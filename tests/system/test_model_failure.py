@@ -40,7 +40,7 @@ def test_a_lost_device_fails_the_items_at_hand_and_ends_the_process_with_status_
                 item = first_propose(handle="0123456789abcdef", round=number, tail=tail, draft_length=2)
                 return propose_one(channel, item)
 
-            assert len(propose(1, [5, 6]).branches) == 1
+            assert len(propose(1, [5, 6]).tokens) == 2
             assert propose(2, [5, 6, POISON]).error.code == grpc.StatusCode.UNAVAILABLE.value[0]
             assert process.wait(30) == 1
         finally:

@@ -35,7 +35,7 @@ def test_an_item_whose_rule_leaves_no_token_fails_by_name_and_harms_no_other(
     fields = {"round": 1, "tail": [1, 5, 5], **stated(EMPTY[empty])}
     with grpc.insecure_channel(paper.draft_address) as draft, grpc.insecure_channel(paper.verifier_address) as verifier:
         for _ in range(2):
-            propose = first_propose(handle=new_handle(), draft_length=4, in_flight=guesses, **fields)
+            propose = first_propose(handle=new_handle(), draft_length=4, **fields)
             verify = first_verify(handle=new_handle(), proposal=guesses, **fields)
             assert reason_of(propose_one(draft, propose)) == "NO_TOKEN_TO_CHOOSE"
             assert reason_of(verify_one(verifier, verify)) == "NO_TOKEN_TO_CHOOSE"

@@ -9,6 +9,7 @@ from orchestrator.rounds.result import RoundResult
 from orchestrator.rounds.rounds import Rounds
 from orchestrator.rounds.session import SessionRounds
 from orchestrator.rounds.terms import RoundTerms
+from orchestrator.speculation.proposal import NOTHING_PROPOSED
 from orchestrator.speculation.settings import SpeculationSettings
 from slipstream.errors import Code
 from slipstream.rpc.status import PeerError
@@ -195,12 +196,12 @@ async def test_a_draft_that_answers_probes_and_nothing_else_is_asked_ever_more_s
         await asyncio.gather(*running)
         pauses.append(sessions.breaker._next_probe - sessions.clock.now)
         await probed(sessions)
-        sessions.draft.sinks[-1].finish(TIMING)
+        sessions.draft.sinks[-1].finish(NOTHING_PROPOSED, TIMING)
         assert sessions.breaker.is_closed
     assert pauses[0] < pauses[1] < pauses[2] and pauses[3] > 3
     running = sessions.begin()
     await asyncio.sleep(0)
-    sessions.draft.sinks[-1].finish(TIMING)
+    sessions.draft.sinks[-1].finish(NOTHING_PROPOSED, TIMING)
     await asyncio.gather(*running)
     await lost(sessions)
     assert sessions.breaker._next_probe - sessions.clock.now < 1, "it was well in between"

@@ -13,7 +13,7 @@ from orchestrator.peers.exchange import PeerTiming
 from orchestrator.peers.sequence import Position
 from orchestrator.rounds.draft_request import DraftRequest, SessionDrafting
 from orchestrator.rounds.note import ExchangeNote
-from orchestrator.speculation.proposal import Proposal
+from orchestrator.speculation.proposal import NOTHING_PROPOSED, Proposal
 from slipstream.errors import Code
 from slipstream.rpc.status import PeerError
 from slipstream.sampling.rule import SamplingRule
@@ -64,8 +64,7 @@ def session() -> SessionDrafting:
 async def test_an_answer_teaches_what_the_draft_holds_and_brings_its_proposal(session: SessionDrafting) -> None:
     side, tokens = Side(), [1, 2, 3]
     asked = request(side, session, tokens)
-    asked.take(Proposal((4, 5)))
-    asked.finish(TIMING)
+    asked.finish(Proposal((4, 5)), TIMING)
     tokens.append(4)
     assert asked.proposal == Proposal((4, 5))
     assert session.sequence.position(tokens) == Position(3, [4])
@@ -78,8 +77,7 @@ async def test_an_answer_that_comes_in_the_next_turn_teaches_nothing(session: Se
     late, probe = session.request, request(side, session, [1, 2, 3, 4, 5])
     session.begin_turn(2)  # the history was edited: only two tokens are what they were
     for each in (late, probe):
-        each.take(Proposal((6, 7)))
-        each.finish(TIMING)
+        each.finish(Proposal((6, 7)), TIMING)
     assert session.sequence.position([1, 2, 9, 9, 9]).base_length <= 2
     assert late.proposal is None
 
@@ -120,7 +118,7 @@ async def test_a_request_that_is_given_up_is_withdrawn_from_the_stream(session: 
 async def test_an_answer_that_comes_with_its_deadline_is_no_failure(session: SessionDrafting) -> None:
     side = Side()
     asked = request(side, session, [1, 2, 3])
-    asked.finish(TIMING)
+    asked.finish(NOTHING_PROPOSED, TIMING)
     asked.give_up()
     assert not side.failures and not side.withdrawn and not session.take_failed()
 
@@ -132,7 +130,7 @@ async def test_an_abandoned_request_ends_once_with_any_late_answers(session: Ses
     asked.leave()
     ended = exchange.ended
     if late == "finished":
-        asked.finish(TIMING)
+        asked.finish(NOTHING_PROPOSED, TIMING)
     elif late in ("failed", "stale"):
         reason = "STALE_ROUND" if late == "stale" else "BROKEN"
         asked.fail(PeerError(Code.INTERNAL, reason, ""))
@@ -147,7 +145,7 @@ async def test_an_abandoned_request_ends_once_with_any_late_answers(session: Ses
 async def test_what_a_session_knew_is_free_as_soon_as_it_is_over() -> None:
     session = SessionDrafting()
     session.request = request(Side(), session, [1, 2, 3])
-    session.request.finish(TIMING)
+    session.request.finish(NOTHING_PROPOSED, TIMING)
     gc.collect()
     gc.disable()
     try:
@@ -174,7 +172,7 @@ async def test_a_request_that_is_over_is_free_at_once_and_waits_for_no_collector
     gc.disable()
     try:
         if how == "finished":
-            asked.finish(TIMING)
+            asked.finish(NOTHING_PROPOSED, TIMING)
         elif how == "given up":
             asked.give_up()
         else:

@@ -44,8 +44,7 @@ class Named(Draft):
         if self.is_away:
             sink.fail(AWAY)
         else:
-            sink.take(drawn(4, 5))
-            sink.finish(TIMING)
+            sink.finish(drawn(4, 5), TIMING)
 
     def close_sequence(self, sequence: PeerSequence) -> None:
         self.closed.append(sequence.handle)
@@ -263,8 +262,7 @@ async def test_an_answer_of_the_draft_that_a_session_has_left_is_nothing_to_it()
     asked, handle = len(a.sinks), session.sequence.handle
     known = session.sequence.known_length
     late.fail(PeerError(Code.NOT_FOUND, "UNKNOWN_HANDLE", ""))
-    late.take(drawn(99, 99))
-    late.finish(TIMING)
+    late.finish(drawn(99, 99), TIMING)
     assert len(a.sinks) == asked, "no code would close what it would open"
     now = session.sequence
     assert now is not old and (now.handle, now.known_length) == (handle, known)

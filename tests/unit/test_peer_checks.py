@@ -8,7 +8,6 @@ import logging
 import math
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
 
 import pytest
 from google.protobuf import duration_pb2
@@ -68,12 +67,8 @@ def test_a_load_that_cannot_be_is_refused() -> None:
         check_load(model_pb2.Load(held_page_count=-1))
 
 
-def plain_branch(**fields: Any) -> draft_pb2.Branch:
-    return draft_pb2.Branch(tokens=[7, 8, 9], logprobs=[-0.5] * 3, margins=[1.0, math.inf, 0.0], **fields)
-
-
 def draft_result(item: draft_pb2.ProposeItem) -> draft_pb2.ProposeResult:
-    return draft_pb2.ProposeResult(handle="a" * 32, round=3, branches=[plain_branch()], final=True)
+    return draft_pb2.ProposeResult(handle="a" * 32, round=3, tokens=[7, 8, 9])
 
 
 def proposal_check(item: draft_pb2.ProposeItem, rule: SamplingRule = RULE) -> ProposalCheck:
@@ -85,7 +80,6 @@ ITEM = draft_pb2.ProposeItem(draft_length=3)
 ELSEWHERE = ("handle", "round", "same result", "100,000 results", "never final")
 """Kinds that a result's check cannot see: the stream of items does, or the deadline."""
 LEGAL = {
-    "logprob minus infinity",
     "handle unknown for ever",
     "rule unknown for ever",
     "newest round stale",
@@ -113,29 +107,19 @@ def test_a_result_that_no_draft_can_answer_is_refused(kind: str) -> None:
         take(DRAFT_RESULTS[kind](draft_result(item), item))
 
 
-def test_branches_are_counted_over_all_parts_of_an_answer() -> None:
-    item = ITEM
-    check, result = proposal_check(item), draft_result(item)
-    result.final = False
-    check.check(result, 0.01)
-    check.check(draft_pb2.ProposeResult(final=True), 0.01)
-    with pytest.raises(PeerFaultError, match="branches must have from 0 to 0 entries"):
-        check.check(result, 0.01)
-
-
 def test_distributions_come_with_the_ratio_test_and_only_with_it() -> None:
     item = ITEM
     ratio = SamplingRule(temperature=0.5, acceptance=Acceptance.RATIO, proposal_top_k=2)
     result = draft_result(item)
-    with pytest.raises(PeerFaultError, match=r"branches.distributions"):
+    with pytest.raises(PeerFaultError, match=r"distributions"):
         proposal_check(item, ratio).check(result, 0.01)
-    result.branches[0].distributions.extend(
+    result.distributions.extend(
         rule_pb2.TokenDistribution(token_ids=[token, 1], probabilities=[0.5, 0.5]) for token in (7, 8, 9)
     )
     proposal_check(item, ratio).check(result, 0.01)
-    with pytest.raises(PeerFaultError, match=r"branches.distributions"):
+    with pytest.raises(PeerFaultError, match=r"distributions"):
         proposal_check(item).check(result, 0.01)
-    result.branches[0].distributions[1].probabilities[0] = math.nan
+    result.distributions[1].probabilities[0] = math.nan
     with pytest.raises(PeerFaultError, match="probabilities above 0"):
         proposal_check(item, ratio).check(result, 0.01)
 

@@ -39,12 +39,12 @@ class Scene:
     def run(self, asked: RoundTerms, room: int = 100) -> asyncio.Task[RoundResult]:
         return asyncio.create_task(self.rounds.run(self.session, TOKENS, asked, room, new_note()))
 
-    async def answered(self, asked: RoundTerms, *branches: Proposal) -> RoundResult:
+    async def answered(self, asked: RoundTerms, proposal: Proposal) -> RoundResult:
         """A round whose draft answers at once."""
         running = self.run(asked)
         await self.draft.asked.wait()
         self.draft.asked.clear()
-        self.draft.answer(-1, *branches)
+        self.draft.answer(-1, proposal)
         return await running
 
 

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from orchestrator.rounds.terms import RoundTerms
+from orchestrator.speculation.proposal import NOTHING_PROPOSED
 from orchestrator.speculation.settings import SpeculationSettings
 from slipstream.sampling.rule import Acceptance, SamplingRule
 from tests.scripted_peers import TIMING, Draft, Verifier, drawn, new_note, rounds_over
@@ -33,7 +34,7 @@ async def test_a_cancelled_round_leaves_nothing_open_and_its_session_goes_on(ter
 
     verifier.may_answer.set()
     for sink in draft.sinks:
-        sink.finish(TIMING)  # an answer that no round waits for any more still comes
+        sink.finish(NOTHING_PROPOSED, TIMING)  # an answer that no round waits for any more still comes
     rounds.begin_turn(session, 2, recompute=False)
     off = RoundTerms(SamplingRule(), SpeculationSettings(0))
     result = await rounds.run(session, [1, 2, 9], off, 10, new_note(2))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from orchestrator.peers.checking.bounds import check_all_within, check_count, check_seconds, check_tokens, check_within
 from orchestrator.peers.checking.faults import PeerFaultError
 from orchestrator.peers.checking.results import check_timing
-from slipstream.agreed import MAX_BRANCH_COUNT
+from slipstream.agreed import MAX_HINT_COUNT
 from slipstream.wire.v1 import draft_pb2, hint_pb2
 
 _MOST_TOKENS = 64
@@ -32,7 +32,7 @@ class HintCheck:
     def check(self, result: draft_pb2.DraftResult, elapsed: float) -> None:
         """Raise PeerFaultError if a draft that has begun ``elapsed`` seconds ago cannot send this
         result."""
-        check_count("hints", result.hints, MAX_BRANCH_COUNT)
+        check_count("hints", result.hints, MAX_HINT_COUNT)
         for hint in result.hints:
             self._check_hint(hint)
         check_timing(result.timing, elapsed)

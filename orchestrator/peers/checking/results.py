@@ -56,50 +56,31 @@ def check_timing(timing: model_pb2.ItemTiming, round_trip: float) -> None:
     check_within("timing.step_token_count", timing.step_token_count, 0, _MOST_STEPS)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class ProposalCheck:
-    """Checks the results of one request to a draft, which may come in several parts."""
+    """Checks the result of one request to a draft."""
 
     draft_length: int
     vocabulary_size: int
     """Number of the draft's tokens."""
     rule: SamplingRule
-    seen: int = 0
-    """Branches so far."""
 
     def check(self, result: draft_pb2.ProposeResult, round_trip: float) -> None:
         """PeerFaultError if a draft cannot answer that."""
-        if not result.branches and not result.final:
-            raise PeerFaultError("branches", "must not be empty in a result that is not the last")
-        check_count("branches", result.branches, 1 - self.seen)
-        self.seen += len(result.branches)
-        for branch in result.branches:
-            self._check_branch(branch)
-        if result.final:
-            check_timing(result.timing, round_trip)
+        check_count("tokens", result.tokens, self.draft_length)
+        check_tokens("tokens", result.tokens, self.vocabulary_size)
+        self._check_distributions(result)
+        check_timing(result.timing, round_trip)
 
-    def _check_branch(self, branch: draft_pb2.Branch) -> None:
-        check_within("branches.accepted_count", branch.accepted_count, 0, 0)
-        if branch.HasField("next_token"):
-            raise PeerFaultError("branches.next_token", "must not be set where nothing is in flight")
-        count = len(branch.tokens)
-        check_count("branches.tokens", branch.tokens, self.draft_length)
-        check_tokens("branches.tokens", branch.tokens, self.vocabulary_size)
-        check_count("branches.logprobs", branch.logprobs, count, count)
-        check_all_within("branches.logprobs", branch.logprobs, _LEAST_LOGPROB, _MOST_CONFIDENCE)
-        check_count("branches.margins", branch.margins, count, count)
-        check_all_within("branches.margins", branch.margins, _LEAST_MARGIN, math.inf)
-        self._check_distributions(branch)
-
-    def _check_distributions(self, branch: draft_pb2.Branch) -> None:
-        count = len(branch.tokens) if self.rule.draws_ratios else 0
-        check_count("branches.distributions", branch.distributions, count, count)
-        for token, message in zip(branch.tokens, branch.distributions, strict=True) if count else ():
-            check_count("branches.distributions.token_ids", message.token_ids, self.rule.proposal_top_k, 1)
-            check_count("branches.distributions.probabilities", message.probabilities, self.rule.proposal_top_k, 1)
+    def _check_distributions(self, result: draft_pb2.ProposeResult) -> None:
+        count = len(result.tokens) if self.rule.draws_ratios else 0
+        check_count("distributions", result.distributions, count, count)
+        for token, message in zip(result.tokens, result.distributions, strict=True) if count else ():
+            check_count("distributions.token_ids", message.token_ids, self.rule.proposal_top_k, 1)
+            check_count("distributions.probabilities", message.probabilities, self.rule.proposal_top_k, 1)
             fault = distribution_fault(token, distribution_of(message), self.vocabulary_size)
             if fault is not None:
-                raise PeerFaultError("branches.distributions", fault)
+                raise PeerFaultError("distributions", fault)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from slipstream.wire.v1 import model_pb2 as slipstream_dot_wire_dot_v1_dot_model
 from slipstream.wire.v1 import rule_pb2 as slipstream_dot_wire_dot_v1_dot_rule__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eslipstream/wire/v1/draft.proto\x12\x12slipstream.wire.v1\x1a\x17google/rpc/status.proto\x1a\x1dslipstream/wire/v1/hint.proto\x1a\x1eslipstream/wire/v1/model.proto\x1a\x1dslipstream/wire/v1/rule.proto\"@\n\x0eProposeRequest\x12.\n\x05items\x18\x01 \x03(\x0b\x32\x1f.slipstream.wire.v1.ProposeItem\"\xcc\x02\n\x0bProposeItem\x12\x0e\n\x06handle\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x03\x12\x13\n\x0b\x62\x61se_length\x18\x03 \x01(\x05\x12\x0c\n\x04tail\x18\x04 \x03(\x05\x12\x11\n\tin_flight\x18\x05 \x03(\x05\x12\x14\n\x0c\x64raft_length\x18\x06 \x01(\x05\x12\x18\n\x10max_branch_count\x18\x07 \x01(\x05\x12\x11\n\trule_hash\x18\x08 \x01(\x06\x12.\n\x04rule\x18\t \x01(\x0b\x32 .slipstream.wire.v1.SamplingRule\x12\x13\n\x0btraceparent\x18\n \x01(\t\x12.\n\x04open\x18\x0b \x01(\x0b\x32 .slipstream.wire.v1.OpenSequence\x12\x30\n\x05\x63lose\x18\x0c \x01(\x0b\x32!.slipstream.wire.v1.CloseSequence\"E\n\x0fProposeResponse\x12\x32\n\x07results\x18\x01 \x03(\x0b\x32!.slipstream.wire.v1.ProposeResult\"\xbe\x01\n\rProposeResult\x12\x0e\n\x06handle\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x03\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.google.rpc.Status\x12,\n\x08\x62ranches\x18\x04 \x03(\x0b\x32\x1a.slipstream.wire.v1.Branch\x12\r\n\x05\x66inal\x18\x05 \x01(\x08\x12.\n\x06timing\x18\x06 \x01(\x0b\x32\x1e.slipstream.wire.v1.ItemTiming\"\xb9\x01\n\x06\x42ranch\x12\x16\n\x0e\x61\x63\x63\x65pted_count\x18\x01 \x01(\x05\x12\x17\n\nnext_token\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x0e\n\x06tokens\x18\x03 \x03(\x05\x12<\n\rdistributions\x18\x04 \x03(\x0b\x32%.slipstream.wire.v1.TokenDistribution\x12\x10\n\x08logprobs\x18\x05 \x03(\x02\x12\x0f\n\x07margins\x18\x06 \x03(\x02\x42\r\n\x0b_next_token\"<\n\x0c\x44raftRequest\x12,\n\x05items\x18\x01 \x03(\x0b\x32\x1d.slipstream.wire.v1.DraftItem\"\xfc\x01\n\tDraftItem\x12\x0e\n\x06handle\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x03\x12/\n\x05start\x18\x03 \x01(\x0b\x32\x1e.slipstream.wire.v1.StartDraftH\x00\x12\x32\n\x06\x63ommit\x18\x04 \x01(\x0b\x32 .slipstream.wire.v1.CommitTokensH\x00\x12-\n\x04stop\x18\x05 \x01(\x0b\x32\x1d.slipstream.wire.v1.StopDraftH\x00\x12\x32\n\x05\x63lose\x18\x06 \x01(\x0b\x32!.slipstream.wire.v1.CloseSequenceH\x00\x42\x08\n\x06\x61\x63tion\"\xdf\x01\n\nStartDraft\x12\x13\n\x0b\x62\x61se_length\x18\x01 \x01(\x05\x12\x0c\n\x04tail\x18\x02 \x03(\x05\x12\x14\n\x0cuntil_length\x18\x03 \x01(\x05\x12.\n\x04rule\x18\x04 \x01(\x0b\x32 .slipstream.wire.v1.SamplingRule\x12\x14\n\x0cleast_length\x18\x05 \x01(\x05\x12\r\n\x05price\x18\x06 \x01(\x02\x12.\n\x04open\x18\x07 \x01(\x0b\x32 .slipstream.wire.v1.OpenSequence\x12\x13\n\x0btraceparent\x18\x08 \x01(\t\"?\n\x0c\x43ommitTokens\x12\x10\n\x08position\x18\x01 \x01(\x05\x12\x0e\n\x06tokens\x18\x02 \x03(\x05\x12\r\n\x05price\x18\x03 \x01(\x02\"\x0b\n\tStopDraft\"A\n\rDraftResponse\x12\x30\n\x07results\x18\x01 \x03(\x0b\x32\x1f.slipstream.wire.v1.DraftResult\"\xb7\x01\n\x0b\x44raftResult\x12\x0e\n\x06handle\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x03\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.google.rpc.Status\x12\'\n\x05hints\x18\x04 \x03(\x0b\x32\x18.slipstream.wire.v1.Hint\x12\r\n\x05\x66inal\x18\x05 \x01(\x08\x12.\n\x06timing\x18\x06 \x01(\x0b\x32\x1e.slipstream.wire.v1.ItemTiming2\xb8\x01\n\x0c\x44raftService\x12V\n\x07Propose\x12\".slipstream.wire.v1.ProposeRequest\x1a#.slipstream.wire.v1.ProposeResponse(\x01\x30\x01\x12P\n\x05\x44raft\x12 .slipstream.wire.v1.DraftRequest\x1a!.slipstream.wire.v1.DraftResponse(\x01\x30\x01\x42U\n\x15\x61i.slipstream.wire.v1B\nDraftProtoP\x01Z\x19slipstream/wire/v1;wirev1\xaa\x02\x12Slipstream.Wire.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eslipstream/wire/v1/draft.proto\x12\x12slipstream.wire.v1\x1a\x17google/rpc/status.proto\x1a\x1dslipstream/wire/v1/hint.proto\x1a\x1eslipstream/wire/v1/model.proto\x1a\x1dslipstream/wire/v1/rule.proto\"@\n\x0eProposeRequest\x12.\n\x05items\x18\x01 \x03(\x0b\x32\x1f.slipstream.wire.v1.ProposeItem\"\x9f\x02\n\x0bProposeItem\x12\x0e\n\x06handle\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x03\x12\x13\n\x0b\x62\x61se_length\x18\x03 \x01(\x05\x12\x0c\n\x04tail\x18\x04 \x03(\x05\x12\x14\n\x0c\x64raft_length\x18\x06 \x01(\x05\x12\x11\n\trule_hash\x18\x08 \x01(\x06\x12.\n\x04rule\x18\t \x01(\x0b\x32 .slipstream.wire.v1.SamplingRule\x12\x13\n\x0btraceparent\x18\n \x01(\t\x12.\n\x04open\x18\x0b \x01(\x0b\x32 .slipstream.wire.v1.OpenSequence\x12\x30\n\x05\x63lose\x18\x0c \x01(\x0b\x32!.slipstream.wire.v1.CloseSequence\"E\n\x0fProposeResponse\x12\x32\n\x07results\x18\x01 \x03(\x0b\x32!.slipstream.wire.v1.ProposeResult\"\xcf\x01\n\rProposeResult\x12\x0e\n\x06handle\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x03\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.google.rpc.Status\x12\x0e\n\x06tokens\x18\x04 \x03(\x05\x12<\n\rdistributions\x18\x05 \x03(\x0b\x32%.slipstream.wire.v1.TokenDistribution\x12.\n\x06timing\x18\x06 \x01(\x0b\x32\x1e.slipstream.wire.v1.ItemTiming\"<\n\x0c\x44raftRequest\x12,\n\x05items\x18\x01 \x03(\x0b\x32\x1d.slipstream.wire.v1.DraftItem\"\xfc\x01\n\tDraftItem\x12\x0e\n\x06handle\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x03\x12/\n\x05start\x18\x03 \x01(\x0b\x32\x1e.slipstream.wire.v1.StartDraftH\x00\x12\x32\n\x06\x63ommit\x18\x04 \x01(\x0b\x32 .slipstream.wire.v1.CommitTokensH\x00\x12-\n\x04stop\x18\x05 \x01(\x0b\x32\x1d.slipstream.wire.v1.StopDraftH\x00\x12\x32\n\x05\x63lose\x18\x06 \x01(\x0b\x32!.slipstream.wire.v1.CloseSequenceH\x00\x42\x08\n\x06\x61\x63tion\"\xdf\x01\n\nStartDraft\x12\x13\n\x0b\x62\x61se_length\x18\x01 \x01(\x05\x12\x0c\n\x04tail\x18\x02 \x03(\x05\x12\x14\n\x0cuntil_length\x18\x03 \x01(\x05\x12.\n\x04rule\x18\x04 \x01(\x0b\x32 .slipstream.wire.v1.SamplingRule\x12\x14\n\x0cleast_length\x18\x05 \x01(\x05\x12\r\n\x05price\x18\x06 \x01(\x02\x12.\n\x04open\x18\x07 \x01(\x0b\x32 .slipstream.wire.v1.OpenSequence\x12\x13\n\x0btraceparent\x18\x08 \x01(\t\"?\n\x0c\x43ommitTokens\x12\x10\n\x08position\x18\x01 \x01(\x05\x12\x0e\n\x06tokens\x18\x02 \x03(\x05\x12\r\n\x05price\x18\x03 \x01(\x02\"\x0b\n\tStopDraft\"A\n\rDraftResponse\x12\x30\n\x07results\x18\x01 \x03(\x0b\x32\x1f.slipstream.wire.v1.DraftResult\"\xb7\x01\n\x0b\x44raftResult\x12\x0e\n\x06handle\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x03\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.google.rpc.Status\x12\'\n\x05hints\x18\x04 \x03(\x0b\x32\x18.slipstream.wire.v1.Hint\x12\r\n\x05\x66inal\x18\x05 \x01(\x08\x12.\n\x06timing\x18\x06 \x01(\x0b\x32\x1e.slipstream.wire.v1.ItemTiming2\xb8\x01\n\x0c\x44raftService\x12V\n\x07Propose\x12\".slipstream.wire.v1.ProposeRequest\x1a#.slipstream.wire.v1.ProposeResponse(\x01\x30\x01\x12P\n\x05\x44raft\x12 .slipstream.wire.v1.DraftRequest\x1a!.slipstream.wire.v1.DraftResponse(\x01\x30\x01\x42U\n\x15\x61i.slipstream.wire.v1B\nDraftProtoP\x01Z\x19slipstream/wire/v1;wirev1\xaa\x02\x12Slipstream.Wire.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,27 +39,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PROPOSEREQUEST']._serialized_start=173
   _globals['_PROPOSEREQUEST']._serialized_end=237
   _globals['_PROPOSEITEM']._serialized_start=240
-  _globals['_PROPOSEITEM']._serialized_end=572
-  _globals['_PROPOSERESPONSE']._serialized_start=574
-  _globals['_PROPOSERESPONSE']._serialized_end=643
-  _globals['_PROPOSERESULT']._serialized_start=646
-  _globals['_PROPOSERESULT']._serialized_end=836
-  _globals['_BRANCH']._serialized_start=839
-  _globals['_BRANCH']._serialized_end=1024
-  _globals['_DRAFTREQUEST']._serialized_start=1026
-  _globals['_DRAFTREQUEST']._serialized_end=1086
-  _globals['_DRAFTITEM']._serialized_start=1089
-  _globals['_DRAFTITEM']._serialized_end=1341
-  _globals['_STARTDRAFT']._serialized_start=1344
-  _globals['_STARTDRAFT']._serialized_end=1567
-  _globals['_COMMITTOKENS']._serialized_start=1569
-  _globals['_COMMITTOKENS']._serialized_end=1632
-  _globals['_STOPDRAFT']._serialized_start=1634
-  _globals['_STOPDRAFT']._serialized_end=1645
-  _globals['_DRAFTRESPONSE']._serialized_start=1647
-  _globals['_DRAFTRESPONSE']._serialized_end=1712
-  _globals['_DRAFTRESULT']._serialized_start=1715
-  _globals['_DRAFTRESULT']._serialized_end=1898
-  _globals['_DRAFTSERVICE']._serialized_start=1901
-  _globals['_DRAFTSERVICE']._serialized_end=2085
+  _globals['_PROPOSEITEM']._serialized_end=527
+  _globals['_PROPOSERESPONSE']._serialized_start=529
+  _globals['_PROPOSERESPONSE']._serialized_end=598
+  _globals['_PROPOSERESULT']._serialized_start=601
+  _globals['_PROPOSERESULT']._serialized_end=808
+  _globals['_DRAFTREQUEST']._serialized_start=810
+  _globals['_DRAFTREQUEST']._serialized_end=870
+  _globals['_DRAFTITEM']._serialized_start=873
+  _globals['_DRAFTITEM']._serialized_end=1125
+  _globals['_STARTDRAFT']._serialized_start=1128
+  _globals['_STARTDRAFT']._serialized_end=1351
+  _globals['_COMMITTOKENS']._serialized_start=1353
+  _globals['_COMMITTOKENS']._serialized_end=1416
+  _globals['_STOPDRAFT']._serialized_start=1418
+  _globals['_STOPDRAFT']._serialized_end=1429
+  _globals['_DRAFTRESPONSE']._serialized_start=1431
+  _globals['_DRAFTRESPONSE']._serialized_end=1496
+  _globals['_DRAFTRESULT']._serialized_start=1499
+  _globals['_DRAFTRESULT']._serialized_end=1682
+  _globals['_DRAFTSERVICE']._serialized_start=1685
+  _globals['_DRAFTSERVICE']._serialized_end=1869
 # @@protoc_insertion_point(module_scope)

@@ -56,9 +56,7 @@ class ProposeItem(_message.Message):
     ROUND_FIELD_NUMBER: _builtins.int
     BASE_LENGTH_FIELD_NUMBER: _builtins.int
     TAIL_FIELD_NUMBER: _builtins.int
-    IN_FLIGHT_FIELD_NUMBER: _builtins.int
     DRAFT_LENGTH_FIELD_NUMBER: _builtins.int
-    MAX_BRANCH_COUNT_FIELD_NUMBER: _builtins.int
     RULE_HASH_FIELD_NUMBER: _builtins.int
     RULE_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
@@ -75,11 +73,9 @@ class ProposeItem(_message.Message):
     base_length: _builtins.int
     """Tokens of the handle's cache to keep; all tokens beyond them are dropped."""
     draft_length: _builtins.int
-    """Tokens wanted in each branch, from 1 to ModelInfo.max_draft_length. A branch may have fewer: it
-    ends at an end token, or where one result would not hold its distributions.
+    """Tokens wanted, from 1 to ModelInfo.max_draft_length. A proposal may have fewer: it ends at an
+    end token, or where one result would not hold its distributions.
     """
-    max_branch_count: _builtins.int
-    """Most branches wanted, up to 64; the service may send fewer. 0: the service decides."""
     rule_hash: _builtins.int
     """Hash that names the target's rule. The draft adds the same noise to its own logits, so the two
     mostly agree. Never 0. Each rule has its own number: the first 8 bytes of the sha256 of the
@@ -91,12 +87,6 @@ class ProposeItem(_message.Message):
     @_builtins.property
     def tail(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The committed tokens after base_length, at least one."""
-
-    @_builtins.property
-    def in_flight(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """A proposal now being verified. Empty: a plain proposal, answered by one branch. Otherwise
-        branches continue it, one for each likely outcome of that verification, likeliest first.
-        """
 
     @_builtins.property
     def rule(self) -> _rule_pb2.SamplingRule:
@@ -119,9 +109,7 @@ class ProposeItem(_message.Message):
         round: _builtins.int = ...,
         base_length: _builtins.int = ...,
         tail: _abc.Iterable[_builtins.int] | None = ...,
-        in_flight: _abc.Iterable[_builtins.int] | None = ...,
         draft_length: _builtins.int = ...,
-        max_branch_count: _builtins.int = ...,
         rule_hash: _builtins.int = ...,
         rule: _rule_pb2.SamplingRule | None = ...,
         traceparent: _builtins.str = ...,
@@ -130,7 +118,7 @@ class ProposeItem(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "open", b"open", "rule", b"rule"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_length", b"base_length", "close", b"close", "draft_length", b"draft_length", "handle", b"handle", "in_flight", b"in_flight", "max_branch_count", b"max_branch_count", "open", b"open", "round", b"round", "rule", b"rule", "rule_hash", b"rule_hash", "tail", b"tail", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_length", b"base_length", "close", b"close", "draft_length", b"draft_length", "handle", b"handle", "open", b"open", "round", b"round", "rule", b"rule", "rule_hash", b"rule_hash", "tail", b"tail", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -164,35 +152,35 @@ Global___ProposeResponse: _TypeAlias = ProposeResponse  # noqa: Y015
 
 @_typing.final
 class ProposeResult(_message.Message):
-    """An answer to one item, or a part of it."""
+    """The answer to one item."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     HANDLE_FIELD_NUMBER: _builtins.int
     ROUND_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
-    BRANCHES_FIELD_NUMBER: _builtins.int
-    FINAL_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    DISTRIBUTIONS_FIELD_NUMBER: _builtins.int
     TIMING_FIELD_NUMBER: _builtins.int
     handle: _builtins.str
     """As in the item."""
     round: _builtins.int
     """As in the item."""
-    final: _builtins.bool
-    """No further result follows for this round. Branches of one round may come in several results."""
     @_builtins.property
     def error(self) -> _status_pb2.Status:
-        """Set if the item failed; then only `final` is set below. Its details hold a
-        google.rpc.ErrorInfo.
-        """
+        """Set if the item failed; then no field below is set. Its details hold a google.rpc.ErrorInfo."""
 
     @_builtins.property
-    def branches(self) -> _containers.RepeatedCompositeFieldContainer[Global___Branch]:
-        """Continuations, likeliest outcome first. A plain proposal has one. Empty if none has a token."""
+    def tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The proposal."""
+
+    @_builtins.property
+    def distributions(self) -> _containers.RepeatedCompositeFieldContainer[_rule_pb2.TokenDistribution]:
+        """For rule.acceptance RATIO at a temperature above 0: the distribution each token was drawn from."""
 
     @_builtins.property
     def timing(self) -> _model_pb2.ItemTiming:
-        """Times of the item. Set in the final result."""
+        """Times of the item."""
 
     def __init__(
         self,
@@ -200,69 +188,17 @@ class ProposeResult(_message.Message):
         handle: _builtins.str = ...,
         round: _builtins.int = ...,
         error: _status_pb2.Status | None = ...,
-        branches: _abc.Iterable[Global___Branch] | None = ...,
-        final: _builtins.bool = ...,
+        tokens: _abc.Iterable[_builtins.int] | None = ...,
+        distributions: _abc.Iterable[_rule_pb2.TokenDistribution] | None = ...,
         timing: _model_pb2.ItemTiming | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "timing", b"timing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["branches", b"branches", "error", b"error", "final", b"final", "handle", b"handle", "round", b"round", "timing", b"timing"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["distributions", b"distributions", "error", b"error", "handle", b"handle", "round", b"round", "timing", b"timing", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ProposeResult: _TypeAlias = ProposeResult  # noqa: Y015
-
-@_typing.final
-class Branch(_message.Message):
-    """A continuation for one possible outcome of the in-flight verification."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    ACCEPTED_COUNT_FIELD_NUMBER: _builtins.int
-    NEXT_TOKEN_FIELD_NUMBER: _builtins.int
-    TOKENS_FIELD_NUMBER: _builtins.int
-    DISTRIBUTIONS_FIELD_NUMBER: _builtins.int
-    LOGPROBS_FIELD_NUMBER: _builtins.int
-    MARGINS_FIELD_NUMBER: _builtins.int
-    accepted_count: _builtins.int
-    """The outcome: how many in-flight tokens are accepted. 0 for a plain proposal."""
-    next_token: _builtins.int
-    """The outcome's next token. Absent for a plain proposal, where nothing is in flight."""
-    @_builtins.property
-    def tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The proposal for that outcome."""
-
-    @_builtins.property
-    def distributions(self) -> _containers.RepeatedCompositeFieldContainer[_rule_pb2.TokenDistribution]:
-        """For rule.acceptance RATIO at a temperature above 0: the distribution each token was drawn from."""
-
-    @_builtins.property
-    def logprobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Natural log-probability of each token among the tokens that the draft's filters keep."""
-
-    @_builtins.property
-    def margins(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Lead of each token, in perturbed logits, over the draft's next best token."""
-
-    def __init__(
-        self,
-        *,
-        accepted_count: _builtins.int = ...,
-        next_token: _builtins.int | None = ...,
-        tokens: _abc.Iterable[_builtins.int] | None = ...,
-        distributions: _abc.Iterable[_rule_pb2.TokenDistribution] | None = ...,
-        logprobs: _abc.Iterable[_builtins.float] | None = ...,
-        margins: _abc.Iterable[_builtins.float] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_next_token", b"_next_token", "next_token", b"next_token"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_next_token", b"_next_token", "accepted_count", b"accepted_count", "distributions", b"distributions", "logprobs", b"logprobs", "margins", b"margins", "next_token", b"next_token", "tokens", b"tokens"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__next_token: _TypeAlias = _typing.Literal["next_token"]  # noqa: Y015
-    _WhichOneofArgType__next_token: _TypeAlias = _typing.Literal["_next_token", b"_next_token"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__next_token) -> _WhichOneofReturnType__next_token | None: ...
-
-Global___Branch: _TypeAlias = Branch  # noqa: Y015
 
 @_typing.final
 class DraftRequest(_message.Message):
