@@ -13,14 +13,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from statistics import mean, stdev
+from typing import Any
 
 from rich.progress import Progress
 from rich.table import Table
 
 from benchmarks.report import Report, add_output
 from benchmarks.simulated_hints import Scenario, simulate
-from slipstream import step_times
-from slipstream.engine import hinting
+from draft_service import lines, worth
+from orchestrator.proposers import draft, pace, paying, trials
+from slipstream import ngrams, step_times
+from slipstream.engine import hinting, run_hints
 
 NUMBERS = (
     "MOST_HINTS",
@@ -38,8 +41,37 @@ NUMBERS = (
     "SLACK",
     "PROMISES_OF_TRUST",
     "_RECENT_DELAYS",
+    "_NGRAM_LENGTH",
+    "_NGRAM_ODDS",
+    "_GRAM",
+    "_LINKS",
+    "LONGEST_AGREEMENT",
+    "SEND_SECONDS",
+    "BRANCH_STEP_SECONDS",
+    "_LONGEST_HOLD",
+    "_PARTS",
+    "WINDOW",
+    "REST",
+    "LEAST_SHARE",
+    "WINDOW_SECONDS",
+    "WINDOW_TOKENS",
+    "REMEMBERED",
+    "TRIAL_COST",
 )
-"""Numbers that a person chose."""
+"""Numbers that a person chose. Each is a constant of one of `MODULES`."""
+
+MODULES = (
+    *(importlib.import_module(f"{hinting.__name__}.{found.name}") for found in pkgutil.iter_modules(hinting.__path__)),
+    step_times,
+    run_hints,
+    ngrams,
+    lines,
+    worth,
+    draft,
+    pace,
+    paying,
+    trials,
+)
 
 NEVER = 10**9
 SMALL = replace(Scenario(), verify=0.0025, verify_row=0.0006, draft=0.0005, draft_row=0.0003, is_shared=True)
@@ -49,19 +81,22 @@ SMALL = replace(Scenario(), verify=0.0025, verify_row=0.0006, draft=0.0005, draf
 @contextmanager
 def changed(name: str, factor: float) -> Iterator[None]:
     """Multiply a number wherever it is used."""
-    modules = [step_times] + [
-        importlib.import_module(f"{hinting.__name__}.{found.name}") for found in pkgutil.iter_modules(hinting.__path__)
-    ]
-    users = [module for module in modules if hasattr(module, name)]
+    users = [module for module in MODULES if hasattr(module, name)]
     value = getattr(users[0], name)
-    new = max(1, round(value * factor)) if isinstance(value, int) else value * factor
     try:
         for module in users:
-            setattr(module, name, new)
+            setattr(module, name, _times(value, factor))
         yield
     finally:
         for module in users:
             setattr(module, name, value)
+
+
+def _times(value: Any, factor: float) -> Any:
+    """Return a number times ``factor``. In a table of odds the odds are multiplied."""
+    if isinstance(value, tuple):
+        return tuple([(least, min(1.0, odds * factor)) for least, odds in value])
+    return max(1, round(value * factor)) if isinstance(value, int) else value * factor
 
 
 def rates(scenario: Scenario, seeds: int) -> list[float]:
@@ -99,6 +134,7 @@ def scenarios(tokens: int) -> dict[str, Scenario]:
         "stairs of 8 rows": replace(one, row_multiple=8, verify_row=0.001),
         "8 chats, a fifth of the steps slow": replace(one, sessions=8, token_count=tokens // 3, slow_share=0.2),
         "right after half": replace(one, right_from=tokens // 2),
+        "n-grams, half is repeated": replace(one, repeated_share=0.5, takes_ngrams=True),
     }
 
 
@@ -111,6 +147,7 @@ VARIED = (
     "small pair, shared",
     "8 chats, a fifth of the steps slow",
     "right after half",
+    "n-grams, half is repeated",
 )
 """Scenarios of the second table."""
 

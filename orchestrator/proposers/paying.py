@@ -2,7 +2,7 @@
 
 ::
 
-    on --(200 hinted positions: they do not pay)--> off --(1,000 tokens)--> on
+    on --(200 hinted positions: they do not pay)--> off --(100 tokens)--> on
 
 The verifier drops hints that do not pay, so hints cost it nothing. A draft on processors of its own
 costs nothing either. But one that is nearly never right takes time from other sessions.
@@ -14,7 +14,7 @@ WINDOW = 200
 """Positions with a hint before the hints are judged. More: chance switches off fewer sessions, but
 a draft that is never right is found out later."""
 
-REST = 1000
+REST = 100
 """Tokens of the session before a draft that did not pay is tried again. More: a useless draft costs
 less, but one that has become right is found later."""
 
