@@ -168,8 +168,8 @@ class Peers:
         for verifier in self.verifiers.peers:
             if verifier.info is not None and draft.processors.are_short_beside(verifier.info.processors):
                 log.info(
-                    "the draft at %s and the verifier at %s share processors that are too few for both: the draft waits while "
-                    "the verifier computes. Give both fewer threads (--threads) or separate processors",
+                    "the draft at %s and the verifier at %s share processors that are too few for both: trials show whether "
+                    "the draft pays there. Give both fewer threads (--threads) or separate processors",
                     address,
                     verifier.address,
                 )

@@ -73,8 +73,8 @@ class OrchestratorSettings(StructureSettings, ListenSettings):
     draft_length: int | None = Field(
         None,
         ge=0,
-        description="draft tokens in a round, unless the request sets them. 0: no speculation. By default the orchestrator "
-        "chooses the length for every round",
+        description="draft tokens that a step verifies, unless the request sets them. 0: no speculation. By default the "
+        "verifier chooses the number for every step",
     )
     process_count: int = Field(
         1,
@@ -132,7 +132,10 @@ class OrchestratorSettings(StructureSettings, ListenSettings):
         description="seconds for which the services keep the KV cache of an idle session, if they allow as much",
     )
     draft_deadline_seconds: float = Field(
-        2, gt=0, description="most seconds that a round waits for its proposal. After that it verifies without one"
+        2,
+        gt=0,
+        description="most seconds that a round of the ratio test waits for its proposal, and a step for a hint of a fixed "
+        "length. After that it goes on without",
     )
     verifier_deadline_seconds: float = Field(
         10,

@@ -12,7 +12,7 @@ from slipstream.sampling.structure import Structure
 from slipstream.sampling_fields import SamplingFields
 
 ADAPTIVE: Final = "adaptive"
-"""The draft length that the orchestrator chooses for each round."""
+"""The draft length that the verifier chooses for each step."""
 
 
 @dataclass(frozen=True, slots=True)
