@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from orchestrator.errors import VerifierLostError
 from orchestrator.peers.exchange import PeerTiming
 from orchestrator.peers.model_info import ModelInfo
 from orchestrator.peers.run_parts import Part, Step
@@ -149,3 +150,21 @@ async def test_what_is_left_of_a_part_is_dropped_with_its_turn() -> None:
     rounds.end_turn(session, 1)
     rounds.begin_turn(session, 4, recompute=False)
     assert (await rounds.run(session, [1, 2, 3, 11], terms, 9, new_note())).tokens == (7,)
+
+
+async def test_an_error_comes_after_all_tokens_before_it() -> None:
+    verifier = Verifier()
+    verifier.may_answer.set()
+    step = Step(1, 0, 0, None, 0.0, TIMING)
+    verifier.parts = [Part((11, 12), TIMING, 3, (), (), 0.25, (step, step), 100.0)]
+    rounds = rounds_over([], verifier)
+    session, tokens = rounds.open("s"), [1, 2, 3]
+    terms = RoundTerms(SamplingRule(), SpeculationSettings(0))
+    rounds.begin_turn(session, 0, recompute=False)
+    for expected in (11, 12):
+        result = await rounds.run(session, tokens, terms, 9, new_note())
+        verifier.is_away = True
+        assert result.tokens == (expected,)
+        tokens += result.tokens
+    with pytest.raises(VerifierLostError):
+        await rounds.run(session, tokens, terms, 9, new_note())
