@@ -39,7 +39,10 @@ CANDIDATE_COUNT = 4
 
 
 class GuessPart(NamedTuple):
-    """The lines that were continued since the part before, as they are by now."""
+    """The lines that were continued since the part before, as they are by now.
+
+    None at all says that the job rests.
+    """
 
     hints: dict[Line, Hint]
     timing: JobTiming
@@ -81,6 +84,8 @@ class GuessJob(ContinuingJob):
         """True if the last step was no prompt's."""
         self._is_due = False
         """True if as many tokens were guessed as was planned."""
+        self._is_expected = True
+        """True unless the last part said that the job rests."""
         self.parts: deque[GuessPart] = deque()
         """Parts that the event loop has not taken yet."""
 
@@ -232,10 +237,11 @@ class GuessJob(ContinuingJob):
         lines = self.lines
         if lines.has_news_of(lines.base):
             self._text.guess = (self.committed_length, tuple(lines.base.path))
-        if not lines.has_news or not (self._is_due or is_over):
+        rests = is_over or self.withdrawn
+        if not (lines.has_news and (self._is_due or rests)) and not (rests and self._is_expected):
             return False
-        self._is_due = False
-        next_due = None if is_over or self.withdrawn else self._planned_count * self._worth.step_seconds
+        self._is_due, self._is_expected = False, not rests
+        next_due = None if rests else self._planned_count * self._worth.step_seconds
         self.parts.append(GuessPart(lines.take_news(next_due), self.times_to_tell(prefill_total)))
         return True
 

@@ -14,6 +14,7 @@ from draft_service.committed import CommittedText
 from draft_service.guessing import GuessJob
 from draft_service.lines import GuessLimits
 from draft_service.worth import DraftWorth
+from slipstream.agreed import MAX_HINT_COUNT
 from slipstream.engine.continuing_job import sum_times
 from slipstream.engine.errors import ContextExceededError, StaleRoundError
 from slipstream.engine.hinting.hints import MOST_TOKENS, Hint
@@ -243,7 +244,7 @@ class _Guesses:
         for part in parts:
             newest.update(part.hints)
         hints = sorted(newest.values(), key=lambda hint: -sum(hint.survivals))
-        result.hints.extend(map(hint_message, hints))
+        result.hints.extend(map(hint_message, hints[:MAX_HINT_COUNT]))
         set_timing(result.timing, sum_times([part.timing for part in parts]))
         return result
 

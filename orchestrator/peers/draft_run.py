@@ -13,8 +13,9 @@ from orchestrator.peers.exchange import PeerTiming, timing_of
 from slipstream.rpc.status import PeerError
 from slipstream.wire.v1 import draft_pb2, hint_pb2
 
-_MOST_TOKENS_A_COMMIT = 512
-"""Most hint tokens that are passed on between two commits: more than a verifier keeps."""
+_MOST_TOKENS_A_COMMIT = 4096
+"""Most hint tokens that are passed on between two commits. A hint repeats the tokens of those that
+it replaces, so the verifier keeps an eighth of them at most."""
 
 _USUAL_SHARE = 0.2
 """Weight of the newest interval between hints in the usual one."""
@@ -130,8 +131,8 @@ class DraftRun:
         if not self._is_resting:
             self._usual += (interval - self._usual) * _USUAL_SHARE
         hints = []
+        self._is_resting = not any(hint.HasField("next_due") for hint in result.hints)
         for hint in result.hints:
-            self._is_resting = not hint.HasField("next_due")
             self._left -= len(hint.tokens)
             if self._left >= 0:
                 hints.append(hint)

@@ -448,7 +448,9 @@ class DraftResult(_message.Message):
 
     @_builtins.property
     def hints(self) -> _containers.RepeatedCompositeFieldContainer[_hint_pb2.Hint]:
-        """Likeliest first. A later hint that continues an earlier one replaces it."""
+        """Likeliest first. A later hint that continues an earlier one replaces it. None: the service rests
+        until a commit gives it something to guess.
+        """
 
     @_builtins.property
     def timing(self) -> _model_pb2.ItemTiming:
