@@ -11,15 +11,15 @@ next commit, which states all committed tokens again.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Sequence
 
 from orchestrator.errors import DraftLateError
 from orchestrator.peers.draft_run import DraftRun, GuessTerms
-from orchestrator.peers.exchange import PeerTiming, Work
+from orchestrator.peers.exchange import PeerTiming
 from orchestrator.peers.model_info import ModelInfo
 from orchestrator.peers.run_parts import Part
 from orchestrator.peers.sequence import REASONS_TO_RESTATE
+from orchestrator.proposers.draft_work import DraftWork
 from orchestrator.proposers.pace import Pace
 from orchestrator.proposers.paying import Paying
 from orchestrator.proposers.proposer import Figures, HintSink, Proposer
@@ -32,7 +32,6 @@ from orchestrator.speculation.proposal import Source
 from slipstream.errors import SlipstreamError
 from slipstream.reasons import Reason
 from slipstream.rpc.status import PeerError
-from slipstream.telemetry.tracing import new_span_of
 from slipstream.wire.v1 import hint_pb2
 
 log = logging.getLogger(__name__)
@@ -82,10 +81,7 @@ class DraftProposer(Proposer):
         """True if the draft is left alone until the next run."""
         self._hinted_length = 0
         """Position after the last one that had a hint."""
-        self._works: list[Work] = []
-        """Work since the figures were last taken."""
-        self._span_id = 0
-        """Id of the next work's span, if the draft has spans below it."""
+        self._work = DraftWork()
         self._is_switched_off = False
 
     @property
@@ -116,7 +112,7 @@ class DraftProposer(Proposer):
         self._tokens, self._until_length, self._terms, self._sink = list(tokens), until_length, terms, sink
         self._restatements, self._is_left, self._hinted_length = 0, False, len(tokens)
         self._has_part = False
-        self._works, self._span_id = [], 0  # what came after the last part belongs to another trace
+        self._work.clear()
         if self._side is not None:
             self._side.shared.run_count += 1
         self._start()
@@ -148,9 +144,8 @@ class DraftProposer(Proposer):
 
     def take_figures(self) -> Figures:
         """Return what the draft did since the last call."""
-        figures = Figures(self._works, self._is_switched_off)
-        self._works, self._is_switched_off = [], False
-        return figures
+        is_switched_off, self._is_switched_off = self._is_switched_off, False
+        return Figures(self._work.take(), is_switched_off)
 
     def take_hints(self, hints: Sequence[hint_pb2.Hint], timing: PeerTiming) -> None:
         """Pass hints on to the verifier."""
@@ -158,7 +153,7 @@ class DraftProposer(Proposer):
             return
         self._restatements = 0
         self._side.record_hints()
-        self._record(Work(self._side.address, 0.0, 0.0, sum(len(hint.tokens) for hint in hints), timing))
+        self._work.record(self._side.address, timing, sum(len(hint.tokens) for hint in hints))
         for hint in hints:
             self._drafting.sequence.learn(hint.length_seen - 1)
             end = hint.start + len(hint.tokens)
@@ -207,7 +202,7 @@ class DraftProposer(Proposer):
         self._handle = sequence.handle
         guess = GuessTerms(self._until_length, terms.speculation.draft_length or 0, self._price)
         self._told_length = len(self._tokens)
-        self._span_id, traceparent = new_span_of(sink.traceparent)
+        traceparent = self._work.begin(sink.traceparent)
         run = side.start_run(sequence, position, guess, terms.rule, traceparent, self)
         self._run = None if run.has_ended else run
 
@@ -267,20 +262,9 @@ class DraftProposer(Proposer):
 
     def _record_failure(self, side: DraftSide, error: SlipstreamError) -> bool:
         """Record that a draft has failed. Returns True if it has failed all sessions."""
-        self._record(Work(side.address, 0.0, 0.0, 0, None, error))
+        self._work.record_failure(side.address, error)
         side.fell_back(error.reason)
         return side.record_failure(error)
-
-    def _record(self, work: Work) -> None:
-        """Record work that has just ended."""
-        now = time.monotonic()
-        began = now if work.timing is None else now - work.timing.round_trip
-        work, self._span_id = work._replace(began=began, ended=now, span_id=self._span_id), 0
-        last = self._works[-1] if self._works else None
-        if last is not None and last.timing is not None and work.timing is not None and not work.span_id:
-            self._works[-1] = last.then(work)
-        else:
-            self._works.append(work)
 
     def _end_run(self) -> None:
         if self._run is not None:
