@@ -18,7 +18,7 @@ async def test_a_loop_that_is_not_busy_wakes_a_turn_in_its_next_pass() -> None:
     assert arrived.is_set()
 
 
-async def test_turns_that_take_long_are_woken_again_after_as_long_a_rest() -> None:
+async def test_turns_that_take_long_are_woken_again_after_a_longer_rest() -> None:
     delivery, first, others = Delivery(), asyncio.Event(), [asyncio.Event(), asyncio.Event()]
 
     async def turn() -> float:
@@ -37,5 +37,5 @@ async def test_turns_that_take_long_are_woken_again_after_as_long_a_rest() -> No
     for each in others:
         delivery.put(each)
     await others[0].wait()
-    assert time.monotonic() - ended >= 0.9 * BUSY_SECONDS
+    assert time.monotonic() - ended >= 2 * BUSY_SECONDS
     assert others[1].is_set()
