@@ -143,7 +143,8 @@ class ModelThread:
 
     def add_hint(self, run: RunJob, hint: Hint) -> None:
         """Let a run's next steps use a hint."""
-        self._put(lambda: run.add_hint(hint))
+        if run.offer_hint(hint):
+            self._put(run.take_hints)
 
     def add_sequence(self, sequence: Sequence) -> None:
         """Add a sequence that was opened."""

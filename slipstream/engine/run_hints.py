@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Sequence
 from itertools import repeat
 from typing import NamedTuple
 
 from slipstream.engine.hinting.calibration import Calibration
-from slipstream.engine.hinting.hints import Candidate, Hint, HintBox, Maker, Source
+from slipstream.engine.hinting.hints import MOST_HINTS, Candidate, Hint, HintBox, Maker, Source
 from slipstream.engine.hinting.holding import Habit, Hold
 from slipstream.engine.hinting.selection import Offer
 from slipstream.ngrams import NgramIndex
@@ -34,7 +35,7 @@ class HintTerms(NamedTuple):
 
 
 class RunHints:
-    """The hints of one run. It belongs to the model thread."""
+    """The hints of one run. It belongs to the model thread, except for `offer`."""
 
     def __init__(self, terms: HintTerms, temperature_class: int) -> None:
         self.terms = terms
@@ -47,15 +48,27 @@ class RunHints:
         """Set if steps wait for hints while that pays."""
         self._held_since: float | None = None
         self._box = HintBox(self._judge)
+        self._offered: deque[Hint] = deque(maxlen=MOST_HINTS)
+        """Hints that no step has seen yet. However many come meanwhile, the last ones count."""
         self._calibration = Calibration()
         self._ngrams = NgramIndex() if terms.takes_ngrams else None
 
-    def add(self, hint: Hint, chosen: Sequence[int]) -> None:
-        """Keep a hint, unless it contradicts the ``chosen`` tokens or is used up."""
-        if self._box.add(hint, chosen):
-            self._may_come, self._habit.maker = True, hint.maker
-            if self._hold is not None:
-                self._hold.record_hint(time.monotonic(), hint.next_due, hint.end)
+    def offer(self, hint: Hint) -> bool:
+        """Leave a hint for the model thread. Returns True if there was none: then the thread has to
+        be told. Any thread may call this."""
+        was_empty = not self._offered
+        self._offered.append(hint)
+        return was_empty
+
+    def take_offered(self, chosen: Sequence[int]) -> None:
+        """Keep the hints that were offered, except those that contradict the ``chosen`` tokens or
+        are used up."""
+        while self._offered:
+            hint = self._offered.popleft()
+            if self._box.add(hint, chosen):
+                self._may_come, self._habit.maker = True, hint.maker
+                if self._hold is not None:
+                    self._hold.record_hint(time.monotonic(), hint.next_due, hint.end)
 
     def bind(self, calibration: Calibration, habit: Habit) -> None:
         """Use what all runs have learnt, and teach it."""
@@ -66,13 +79,14 @@ class RunHints:
     @property
     def is_active(self) -> bool:
         """True if there may be a hint in the next step."""
-        return self._ngrams is not None or len(self._box) > 0
+        return self._ngrams is not None or len(self._box) > 0 or len(self._offered) > 0
 
     def best(self, chosen: Sequence[int], limit: int) -> tuple[Candidate, Offer] | None:
         """Return the hint that is expected to bring most of the next ``limit`` tokens after the
         ``chosen`` ones, and what it is worth; None if there is none."""
         if self.terms.fixed_count:
             limit = min(limit, self.terms.fixed_count)
+        self.take_offered(chosen)
         if limit <= 0:
             return None
         candidates = self._box.candidates(chosen)

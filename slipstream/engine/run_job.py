@@ -158,10 +158,15 @@ class RunJob(ContinuingJob):
         """True if steps of the run may wait for hints."""
         return self.hints is not None and self.hints.terms.longest_hold > 0
 
-    def add_hint(self, hint: Hint) -> None:
-        """Let the next steps use a hint."""
+    def offer_hint(self, hint: Hint) -> bool:
+        """Leave a hint for the next steps. Returns True if the model thread has to be told. Any
+        thread may call this."""
+        return self.hints is not None and self.hints.offer(hint)
+
+    def take_hints(self) -> None:
+        """Take in the hints that were left."""
         if self.hints is not None:
-            self.hints.add(hint, self.tokens)
+            self.hints.take_offered(self.tokens)
 
     def best_hint(self) -> tuple[Candidate, Offer] | None:
         """Return the best hint for the next step, and what it is worth; None if there is none."""

@@ -310,3 +310,21 @@ def _exact_engine(family: str, directory: Path) -> Engine:
     saved = tiny_models.save(tiny_models.build(family), directory)
     model = TransformersModel.load(str(saved), device="cpu", dtype="float32", single_rows=False)
     return Engine(PlannedBackend(model), kv_memory_mib=16)
+
+
+async def test_hints_that_come_during_a_long_step_are_bounded() -> None:
+    """The last ones count."""
+    async with bench() as it:
+        prompt = prompt_of(1, 40)
+        text = said(prompt, 140)
+        it.backend.may_compute.clear()
+        ear = start(it, "a", prompt, 140)
+        job = it.host._rounds["a"].job
+        for _ in range(10_000):
+            hint(it, "a", 41, [1] * 64)
+        hint(it, "a", 40, text[:60])
+        assert job.hints is not None and len(job.hints._offered) <= 8
+        assert len(it.host._thread._inbox._entries) <= 2
+        it.backend.may_compute.set()
+        assert await ear.end() is RunEnd.UNTIL
+        assert sum(step.accepted_count for step in steps_of(ear)) >= 30
