@@ -8,7 +8,7 @@ import random
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
@@ -33,13 +33,18 @@ _WORDS = ["".join(letters) for letters in product("abcdefgh", repeat=3)]
 10,000 words of a thread."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Scene:
     """The client, and the connections that are abandoned."""
 
     local: LocalServices
     client: AsyncClient
     rng: random.Random
+    ratio: bool | None = field(init=False)
+    """Whether its turns are under the ratio test. A session keeps to one acceptance."""
+
+    def __post_init__(self) -> None:
+        self.ratio = self.rng.choice((None, True))
 
     def settings(self) -> Settings:
         """Return the settings of a turn, drawn at random."""
@@ -49,7 +54,7 @@ class Scene:
             temperature=rng.choice((0.0, 1.0)),
             seed=rng.randrange(2**32),
             draft_length=rng.choice((None, 0, 4, "adaptive")),
-            ratio=rng.choice((None, None, True)),
+            ratio=self.ratio,
             top_logprob_count=rng.choice((None, None, 2)),
             structure=rng.choice((None,) * 7 + (Structure(regex="[a-z ]{1,200}"),)),
         )

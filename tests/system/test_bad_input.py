@@ -66,7 +66,6 @@ def generate(client: Client, **fields: object) -> list[pb.GenerateResponse]:
 SETTINGS = [
     (generation_pb2.GenerationSettings(sampling={"temperature": -1}), "settings.sampling.temperature"),
     (generation_pb2.GenerationSettings(acceptance=7), "settings.acceptance"),
-    (generation_pb2.GenerationSettings(speculation={"overlap": 9}), "settings.speculation.overlap"),
     (generation_pb2.GenerationSettings(speculation={"proposer": -1}), "settings.speculation.proposer"),
     (generation_pb2.GenerationSettings(cleared={"paths": ["no_such_field"]}), "settings.cleared"),
     (generation_pb2.GenerationSettings(max_token_count=1, cleared={"paths": ["max_token_count"]}), "settings.cleared"),
