@@ -27,7 +27,6 @@ from slipstream.engine import hinting, run_hints
 
 NUMBERS = (
     "MOST_HINTS",
-    "MOST_KEPT_TOKENS",
     "MOST_TOKENS",
     "MOST_LINES",
     "LEAST_SURVIVAL",

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slipstream.engine.hinting.hints import MOST_HINTS, MOST_KEPT_TOKENS, Hint, HintBox, Maker, Source, stated_odds
+from slipstream.engine.hinting.hints import MOST_HINTS, Hint, HintBox, Maker, Source, stated_odds
 
 
 def hint(start: int, tokens: Sequence[int], odds: float = 0.8, source: Source = Source.DRAFT, seen: int = 0) -> Hint:
@@ -34,7 +34,7 @@ class Oracle:
                 self.hints.remove(old)
                 break
         self.hints.append(new)
-        while len(self.hints) > MOST_HINTS or sum(len(h.tokens) for h in self.hints) > MOST_KEPT_TOKENS:
+        while len(self.hints) > MOST_HINTS:
             self.hints.pop(0)
         return True
 

@@ -17,9 +17,6 @@ MOST_TOKENS = 64
 MOST_HINTS = 8
 """Hints that a run keeps."""
 
-MOST_KEPT_TOKENS = 512
-"""Tokens that a run keeps in hints."""
-
 
 class Source(Enum):
     """The kind of maker of a hint."""
@@ -125,7 +122,7 @@ class HintBox:
                 self._kept.remove(other)
                 break
         self._kept.append(kept)
-        while len(self._kept) > MOST_HINTS or sum([len(k.hint.tokens) for k in self._kept]) > MOST_KEPT_TOKENS:
+        if len(self._kept) > MOST_HINTS:
             del self._kept[0]
         return True
 
