@@ -1,4 +1,4 @@
-"""Measure what a round takes besides its models.
+"""Measure what rounds and runs take besides their models.
 
 The first table has one exchange with a model service, and the orchestrator's own part. The model is
 arithmetic and computes next to nothing. ``step`` is the time that the service reports for its
@@ -7,7 +7,7 @@ messages of the same size shows what sockets, grpc and Python's event loops take
 the processor time of each side's process for one exchange.
 
 The second table has whole rounds of one session, with the systems taking turns. ``own`` is what
-belongs neither to the draft, nor to the verifier, nor to the network, planning included.
+belongs neither to the draft, nor to the verifier, nor to the network.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from orchestrator.peers.exchange import PeerTiming, Terms
 from orchestrator.peers.model_peer import ModelPeer
 from orchestrator.peers.sequence import PeerSequence
 from orchestrator.peers.verifier_peer import VerifierPeer
+from orchestrator.peers.verifier_run import Limits
 from orchestrator.speculation.proposal import Proposal
 from slipstream.cli.local import LocalServices, PairSettings, free_address
 from slipstream.client import Client, Settings
@@ -46,6 +47,7 @@ from slipstream.wire.v1 import verifier_pb2, verifier_pb2_grpc
 
 MODEL = "arithmetic:ends=0&context=100000"
 DRAFT_LENGTH = 8
+RUN_LENGTH = 64
 PROMPT = [5, 6, 7]
 ANSWER_LENGTH = 600
 SAMPLED = SamplingRule(temperature=0.8, seed=1)
@@ -130,6 +132,30 @@ async def verifying(address: str, stack: AsyncExitStack, rule: SamplingRule) -> 
     return once
 
 
+async def running(address: str, stack: AsyncExitStack, rule: SamplingRule) -> Exchange:
+    """Let the verifier choose `RUN_LENGTH` tokens by itself, as a session does."""
+    peer = VerifierPeer(address)
+    stack.push_async_callback(peer.close)
+    info = await peer.wait_until_serving()
+    terms = Terms(info.tokenizer_fingerprint, "", 600.0)
+    sequence, tokens = PeerSequence(), [*PROMPT]
+
+    async def once() -> tuple[float, float]:
+        begin_again_if_long(peer, sequence, tokens)
+        limits = Limits(len(tokens) + RUN_LENGTH, RUN_LENGTH)
+        forward, started = 0.0, time.perf_counter()
+        run = peer.start_run(sequence, terms, sequence.position(tokens), limits, rule, None, "")
+        while len(tokens) < limits.until_length:
+            part = await run.part()
+            tokens.extend(part.tokens)
+            forward += part.timing.forward
+        seconds = time.perf_counter() - started
+        sequence.learn(len(tokens) - 1)
+        return seconds, forward
+
+    return once
+
+
 class _Answered:
     """Waits for a proposal."""
 
@@ -197,6 +223,10 @@ async def run(local: LocalServices, echo: tuple[str, psutil.Process], options: a
         verifying_at = partial(verifying, verifier.address, stack)
         kinds = {
             "a bare stream": (await bare(echo[0], stack), echo[1]),
+            f"a run of {RUN_LENGTH} tokens, T = 0": (
+                await running(verifier.address, stack, greedy),
+                processes["verifier"],
+            ),
             f"verify, K = {DRAFT_LENGTH}, T = 0": (await verifying_at(greedy), processes["verifier"]),
             f"verify, K = {DRAFT_LENGTH}, T = 0.8": (await verifying_at(SAMPLED), processes["verifier"]),
             f"propose, K = {DRAFT_LENGTH}, T = 0": (

@@ -9,7 +9,7 @@ from slipstream.engine.hinting.hints import Hint
 
 
 class Owner:
-    """What the orchestrator decides for one session."""
+    """Decisions of the orchestrator for one session."""
 
     def __init__(self, trials: Trials | None, session_count: int) -> None:
         """``trials`` are those of all sessions; None if the draft has processors of its own."""
