@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import Literal
 
 import grpc
 import psutil
@@ -67,7 +68,7 @@ def _await(address: str) -> None:
 
 def throughput(sessions: Sequence[int], options: argparse.Namespace) -> Table:
     """Measure tokens a second by concurrent sessions."""
-    table = Table(title=f"sessions at once, {options.draft_length} draft tokens a round")
+    table = Table(title=f"sessions at once, draft length {options.draft_length}")
     for column in ("sessions", "tokens/s", "CPU us/token", "tokens/CPU s", "MiB", "KiB/session"):
         table.add_column(column, justify="right")
     generation = Settings(temperature=0, draft_length=options.draft_length, max_token_count=options.tokens)
@@ -194,6 +195,10 @@ def contexts(lengths: Sequence[int], options: argparse.Namespace) -> Table:
     return table
 
 
+def _draft_length(text: str) -> int | Literal["adaptive"]:
+    return "adaptive" if text == "adaptive" else int(text)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
@@ -205,7 +210,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--postgresql", default="", help="address of an empty database to compare as well")
     parser.add_argument("--contexts", type=int, nargs="*", default=[1_000, 8_000, 32_000, 128_000])
     parser.add_argument("--acceptance", type=float, default=0.8, help="of the draft's tokens")
-    parser.add_argument("--draft-length", type=int, default=8, help="draft tokens a round")
+    parser.add_argument("--draft-length", type=_draft_length, default=8, help="draft tokens a round, or adaptive")
     parser.add_argument("--verify-ms", type=float, default=25, help="what a verification takes")
     parser.add_argument("--step-ms", type=float, default=0, help="what a draft's token takes")
     parser.add_argument("--tokens", type=int, default=200, help="tokens an answer has")
