@@ -41,7 +41,7 @@ class Scene:
     client: AsyncClient
     rng: random.Random
     ratio: bool | None = field(init=False)
-    """Whether its turns are under the ratio test. A session keeps to one acceptance."""
+    """True if its turns are under the ratio test. A session keeps to one acceptance."""
 
     def __post_init__(self) -> None:
         self.ratio = self.rng.choice((None, True))
