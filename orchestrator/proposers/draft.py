@@ -23,7 +23,7 @@ from orchestrator.proposers.draft_work import DraftWork
 from orchestrator.proposers.pace import Pace
 from orchestrator.proposers.paying import Paying
 from orchestrator.proposers.proposer import Figures, HintSink, Proposer
-from orchestrator.proposers.trials import Trials
+from orchestrator.proposers.trials import SETTLING_TOKENS, Trials
 from orchestrator.rounds.draft_request import SessionDrafting
 from orchestrator.rounds.drafting import DraftSide
 from orchestrator.rounds.drafts import Drafts
@@ -66,6 +66,10 @@ class DraftProposer(Proposer):
         """True if the draft computes on the target's processors."""
         self._has_part = False
         """True once the run has brought a part."""
+        self._is_tried = False
+        """True if the last part came with hints switched on."""
+        self._settling = 0
+        """Tokens that still come before a switch has settled."""
         self._verifier: ModelInfo | None = None
         self._sink: HintSink | None = None
         """The run that gets the hints; None while there is none."""
@@ -112,6 +116,7 @@ class DraftProposer(Proposer):
         self._tokens, self._until_length, self._terms, self._sink = list(tokens), until_length, terms, sink
         self._restatements, self._is_left, self._hinted_length = 0, False, len(tokens)
         self._has_part = False
+        self._is_tried, self._settling = self._trials is not None and self._trials.is_on, 0
         self._work.clear()
         if self._side is not None:
             self._side.shared.run_count += 1
@@ -226,11 +231,18 @@ class DraftProposer(Proposer):
     def _has_failed_trial(self, part: Part) -> bool:
         """Let the trials learn from a part. Return True if they show now that hints do not pay."""
         has_part, self._has_part = self._has_part, True
-        if self._trials is None or not has_part:  # a first part has the prompt's time in it
+        trials, side = self._trials, self._side
+        if trials is None or side is None or not has_part:  # a first part has the prompt's time in it
             return False
-        paid = self._trials.pays
-        self._trials.record(part.arrived - part.timing.round_trip, part.arrived, len(part.tokens))
-        return paid and not self._trials.pays
+        if trials.is_on != self._is_tried:
+            self._is_tried, self._settling = trials.is_on, SETTLING_TOKENS
+        if self._settling > 0:
+            self._settling -= len(part.tokens)
+            return False
+        paid = trials.pays
+        began = part.arrived - part.timing.round_trip
+        trials.record(began, part.arrived, len(part.tokens), side.shared.run_count)
+        return paid and not trials.pays
 
     def _move_if_away(self, side: DraftSide) -> None:
         """Go on with another draft if the session's is away, or is to be left."""

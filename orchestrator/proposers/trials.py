@@ -21,8 +21,12 @@ from statistics import median
 WINDOW_SECONDS = 0.1
 """Shortest window. More: a window's rate is steadier, but a trial of the worse way costs more."""
 
-WINDOW_TOKENS = 16
-"""Fewest tokens of a window. It keeps chance from deciding where a step takes long."""
+WINDOW_TOKENS = 32
+"""Fewest tokens of a window for each session, so that it holds a short answer of each."""
+
+SETTLING_TOKENS = 16
+"""Tokens of a session after a switch in mid-turn that do not count: what was under way is neither
+with hints nor without."""
 
 REMEMBERED = 7
 """Trials whose median decides. The first ones follow one another at once. More: fewer wrong
@@ -56,13 +60,13 @@ class Trials:
         """True unless the last trials were better without hints."""
         return not self._log_ratios or median(self._log_ratios) >= 0
 
-    def record(self, began: float, ended: float, token_count: int) -> None:
-        """Record that a session got so many tokens between two times of the clock."""
+    def record(self, began: float, ended: float, token_count: int, session_count: int = 1) -> None:
+        """Record that one of so many sessions got tokens between two times of the clock."""
         if began < self._began or ended <= began:  # it began before hints were switched on or off
             return
         self._tokens += token_count
         self._seconds += ended - began
-        if self._tokens >= WINDOW_TOKENS and self._clock() - self._began >= WINDOW_SECONDS:
+        if self._tokens >= WINDOW_TOKENS * session_count and self._clock() - self._began >= WINDOW_SECONDS:
             self._end(self._tokens / self._seconds)
 
     def _begin(self) -> None:
