@@ -358,8 +358,8 @@ class CommitTokens(_message.Message):
     position: _builtins.int
     """The sequence's length before `tokens`. Tokens that the service knows already are skipped."""
     price: _builtins.float
-    """Tokens that the target would choose in each second of the draft's work, for all sessions. A guess
-    is made only if it is likelier than its share of the step costs. 0: the draft computes on
+    """Tokens that the target would choose in each second of the draft's work, for all sessions. A
+    guess is made only if it is likelier than its share of the step costs. 0: the draft computes on
     processors of its own.
     """
     @_builtins.property
@@ -444,12 +444,14 @@ class DraftResult(_message.Message):
     """Set in the last result: it was stopped, or a newer request came."""
     @_builtins.property
     def error(self) -> _status_pb2.Status:
-        """Set if the guessing failed; then no field below is set. Its details hold a google.rpc.ErrorInfo."""
+        """Set if the guessing failed; then no field below is set. Its details hold a
+        google.rpc.ErrorInfo.
+        """
 
     @_builtins.property
     def hints(self) -> _containers.RepeatedCompositeFieldContainer[_hint_pb2.Hint]:
-        """Likeliest first. A later hint that continues an earlier one replaces it. None: the service rests
-        until a commit gives it something to guess.
+        """Likeliest first. A later hint that continues an earlier one replaces it. None: the service
+        rests until a commit gives it something to guess.
         """
 
     @_builtins.property

@@ -58,8 +58,9 @@ Global___HintSource: _TypeAlias = HintSource  # noqa: Y015
 
 @_typing.final
 class Hint(_message.Message):
-    """Tokens that the target may choose from a position on. A hint lets the target choose several tokens
-    in one step. It never changes a text: a wrong, late, repeated or missing hint costs time only.
+    """Tokens that the target may choose from a position on. A hint lets the target choose several
+    tokens in one step. It never changes a text: a wrong, late, repeated or missing hint costs time
+    only.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
