@@ -32,6 +32,10 @@ REMEMBERED = 7
 """Trials whose median decides. The first ones follow one another at once. More: fewer wrong
 decisions, but a change is followed later."""
 
+CLEAR = 0.3
+"""Logarithm of a ratio from which on two trials that agree are enough. Less: chance decides more
+often. More: a draft that halves the rate costs more before it is left out."""
+
 TRIAL_COST = 0.01
 """Share of its tokens that a pair may lose by trials of the worse way. More: a change is followed
 earlier."""
@@ -69,6 +73,12 @@ class Trials:
         if self._tokens >= WINDOW_TOKENS * session_count and self._clock() - self._began >= WINDOW_SECONDS:
             self._end(self._tokens / self._seconds)
 
+    @property
+    def _is_clear(self) -> bool:
+        """True if the last two trials show the same large difference."""
+        recent = [*self._log_ratios][-2:]
+        return len(recent) == 2 and (min(recent) >= CLEAR or max(recent) <= -CLEAR)
+
     def _begin(self) -> None:
         self._began = self._clock()
         self._tokens = 0
@@ -82,7 +92,7 @@ class Trials:
         if len(self._rates) == 2:
             self._log_ratios.append(math.log(self._rates[True] / self._rates[False]))
             self._rates.clear()
-            if len(self._log_ratios) == REMEMBERED:
+            if len(self._log_ratios) == REMEMBERED or self._is_clear:
                 self._until_trial = 1 + int((1 - math.exp(-abs(median(self._log_ratios)))) / TRIAL_COST)
         if self._until_trial:
             self._is_on = self.pays

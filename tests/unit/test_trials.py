@@ -17,7 +17,6 @@ class Pair:
         self.now = 0.0
         self.trials = Trials(lambda: self.now)
         self.tokens = 0
-        self.seconds = 0.0
 
     def run(self, seconds: float) -> float:
         """The rate over so many seconds, 1 being that without hints."""
@@ -31,6 +30,7 @@ class Pair:
             began = self.now
             self.now += 5 / rate
             tokens += 5
+            self.tokens += 5
             self.trials.record(began, self.now, 5)
         return tokens / (self.now - begun) / 500
 
@@ -46,6 +46,16 @@ def test_the_better_way_is_found(gain: float) -> None:
         right += pair.trials.pays == (gain > 1)
     assert right >= 8
     assert sorted(rates)[2] > 0.95 * max(1.0, gain)
+
+
+def test_a_draft_that_halves_the_rate_is_found_out_soon() -> None:
+    tokens = []
+    for seed in range(10):
+        pair = Pair(0.5, 0.2, seed)
+        while pair.trials.pays or pair.trials.is_on:
+            pair.run(0.01)
+        tokens.append(pair.tokens)
+    assert sorted(tokens)[7] <= 200
 
 
 def test_a_change_is_followed() -> None:
