@@ -206,7 +206,7 @@ def test_top_tells_what_happens_meanwhile(paper: LocalServices) -> None:
         ended = run("top", "--json", "--interval", "0.5", "--address", paper.orchestrator_address)
         printed = run("top", "--interval", "0.2", "--address", paper.orchestrator_address, COLUMNS="80")
     told = json.loads(ended.stdout)
-    assert told["tokens_per_second"] > 0 and told["rounds_per_second"]["by_way"]["waiting"] > 0
+    assert told["tokens_per_second"] > 0 and told["rounds_per_second"]["by_proposer"]["draft"] > 0
     assert 0.5 < told["acceptance"]["now"] < 1, "the paper draft agrees with four of five"
     assert 1 < told["mean_acceptance_length"]["now"] < 5
     assert len(told["acceptance_per_position"]["now"]) >= 4
