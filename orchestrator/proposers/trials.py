@@ -36,7 +36,7 @@ CLEAR = 0.3
 """Logarithm of a ratio from which on two trials that agree are enough. Less: chance decides more
 often. More: a draft that halves the rate costs more before it is left out."""
 
-TRIAL_COST = 0.01
+TRIAL_COST = 0.02
 """Share of its tokens that a pair may lose by trials of the worse way. More: a change is followed
 earlier."""
 
@@ -62,6 +62,8 @@ class Trials:
     @property
     def pays(self) -> bool:
         """True unless the last trials were better without hints."""
+        if self._is_clear:
+            return self._log_ratios[-1] > 0
         return not self._log_ratios or median(self._log_ratios) >= 0
 
     def record(self, began: float, ended: float, token_count: int, session_count: int = 1) -> None:
@@ -72,6 +74,16 @@ class Trials:
         self._seconds += ended - began
         if self._tokens >= WINDOW_TOKENS * session_count and self._clock() - self._began >= WINDOW_SECONDS:
             self._end(self._tokens / self._seconds)
+
+    def _windows_between(self) -> int:
+        """Return how many windows of the better way come before the next trial. None if it is not
+        known yet, or if the last trial was clearly against it."""
+        ratios = self._log_ratios
+        is_known = len(ratios) == REMEMBERED or self._is_clear
+        if not is_known or (abs(ratios[-1]) >= CLEAR and (ratios[-1] > 0) != self.pays):
+            return 0
+        lost = 1 - math.exp(-abs(ratios[-1] if self._is_clear else median(ratios)))
+        return 1 + int(lost / TRIAL_COST)
 
     @property
     def _is_clear(self) -> bool:
@@ -92,8 +104,7 @@ class Trials:
         if len(self._rates) == 2:
             self._log_ratios.append(math.log(self._rates[True] / self._rates[False]))
             self._rates.clear()
-            if len(self._log_ratios) == REMEMBERED or self._is_clear:
-                self._until_trial = 1 + int((1 - math.exp(-abs(median(self._log_ratios)))) / TRIAL_COST)
+            self._until_trial = self._windows_between()
         if self._until_trial:
             self._is_on = self.pays
         else:  # the other way, then the one before
