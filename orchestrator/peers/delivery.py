@@ -1,9 +1,9 @@
 """Delivery of results to the turns that wait for them: at once, or under load several at a time.
 
 Each wake-up of a turn costs the event loop the same, whether the turn finds one token or ten. So
-turns are woken together, and the loop spends at most a quarter of its time on what that causes.
-Otherwise it reads what arrives, and parts of one run become one. A loop that is not busy waits for
-nothing.
+turns are woken together, and with many of them the loop spends at most a quarter of its time on
+what that causes. Otherwise it reads what arrives, and parts of one run become one. A few turns
+hardly wait: their drafts wait for what they commit.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import time
 
-_REST = 3
-"""Rest after a wake-up, in times of the work that it caused. More: under load a token takes less
-processor time, but comes in larger parts."""
+_MOST_REST, _FULL_LOAD = 3, 32
+"""Rest after a wake-up of so many turns, in times of the work that it caused; fewer turns have as
+much less. More rest: under load a token takes less processor time, but comes in larger parts."""
 
 _PASSES = 3
 """Passes of the event loop that a wake-up keeps busy: turns, then readers, then what they send."""
@@ -45,13 +45,14 @@ class Delivery:
         self._is_planned = False
         for arrived in waiting:
             arrived.set()
-        asyncio.get_running_loop().call_soon(self._measure, time.thread_time(), _PASSES)
+        rest = _MOST_REST * min(1.0, len(waiting) / _FULL_LOAD)
+        asyncio.get_running_loop().call_soon(self._measure, time.thread_time(), rest, _PASSES)
 
-    def _measure(self, began: float, passes: int) -> None:
-        """Rest for `_REST` times as long as the loop has worked since it ``began``. Time of other
+    def _measure(self, began: float, rest: float, passes: int) -> None:
+        """Rest for ``rest`` times as long as the loop has worked since it ``began``. Time of other
         processes does not count."""
         loop = asyncio.get_running_loop()
         if passes:
-            loop.call_soon(self._measure, began, passes - 1)
+            loop.call_soon(self._measure, began, rest, passes - 1)
         else:
-            self._free_at = loop.time() + _REST * (time.thread_time() - began)
+            self._free_at = loop.time() + rest * (time.thread_time() - began)

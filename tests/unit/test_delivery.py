@@ -18,7 +18,7 @@ async def test_a_loop_that_is_not_busy_wakes_a_turn_in_its_next_pass() -> None:
     assert arrived.is_set()
 
 
-async def test_turns_that_take_long_are_woken_again_after_a_longer_rest() -> None:
+async def test_many_turns_that_take_long_are_woken_again_after_a_longer_rest() -> None:
     delivery, first, others = Delivery(), asyncio.Event(), [asyncio.Event(), asyncio.Event()]
 
     async def turn() -> float:
@@ -30,7 +30,8 @@ async def test_turns_that_take_long_are_woken_again_after_a_longer_rest() -> Non
 
     running = asyncio.create_task(turn())
     await asyncio.sleep(0)
-    delivery.put(first)
+    for event in [first, *(asyncio.Event() for _ in range(31))]:
+        delivery.put(event)
     ended = await running
     for _ in range(5):  # until the delivery has seen how long it took
         await asyncio.sleep(0)
