@@ -23,7 +23,7 @@ from orchestrator.proposers.draft_work import DraftWork
 from orchestrator.proposers.pace import Pace
 from orchestrator.proposers.paying import Paying
 from orchestrator.proposers.proposer import Figures, HintSink, Proposer
-from orchestrator.proposers.trials import SETTLING_TOKENS, Trials
+from orchestrator.proposers.trials import SETTLING_TOKENS, Grade, Trials
 from orchestrator.rounds.draft_request import SessionDrafting
 from orchestrator.rounds.drafting import DraftSide
 from orchestrator.rounds.drafts import Drafts
@@ -58,7 +58,7 @@ class DraftProposer(Proposer):
     def __init__(self, drafts: Drafts, drafting: SessionDrafting, session_id: str) -> None:
         """``drafting`` says where the session lives, and what its draft holds."""
         self._drafts, self._drafting, self._session_id = drafts, drafting, session_id
-        self._paying, self._pace = Paying(), Pace()
+        self._paying, self._pace, self._grade = Paying(), Pace(), Grade()
         self._side: DraftSide | None = None
         self._trials: Trials | None = None
         """Trials of adaptive turns on processors that draft and target share."""
@@ -109,7 +109,7 @@ class DraftProposer(Proposer):
         """See whether a draft shares the verifier's processors."""
         self._is_shared = side.info is not None and side.info.processors.are_short_beside(verifier.processors)
         is_tried = self._is_shared and terms.speculation.draft_length is None
-        self._trials = side.shared.trials_at(terms.rule.temperature) if is_tried else None
+        self._trials = side.shared.trials_of(terms.rule.temperature, self._grade.value) if is_tried else None
 
     def begin(self, tokens: Sequence[int], until_length: int, terms: RoundTerms, sink: HintSink) -> None:
         """Let the draft guess past the committed ``tokens``."""
@@ -218,6 +218,7 @@ class DraftProposer(Proposer):
             if step.source is Source.DRAFT:
                 side.verified(step.hint_count, step.accepted_count)
                 self._paying.accept(step.accepted_count)
+                self._grade.record(step.hint_count, step.accepted_count)
         is_adaptive = self._terms is not None and self._terms.speculation.draft_length is None
         if is_adaptive and (self._has_failed_trial(part) if self._is_shared else self._paying.judge()):
             self._is_switched_off = True
@@ -231,8 +232,11 @@ class DraftProposer(Proposer):
     def _has_failed_trial(self, part: Part) -> bool:
         """Let the trials learn from a part. Return True if they show now that hints do not pay."""
         has_part, self._has_part = self._has_part, True
-        trials, side = self._trials, self._side
-        if trials is None or side is None or not has_part:  # a first part has the prompt's time in it
+        side, terms = self._side, self._terms
+        if self._trials is None or side is None or terms is None:
+            return False
+        trials = self._trials = side.shared.trials_of(terms.rule.temperature, self._grade.value)
+        if not has_part:  # a first part has the prompt's time in it
             return False
         if trials.is_on != self._is_tried:
             self._is_tried, self._settling = trials.is_on, SETTLING_TOKENS

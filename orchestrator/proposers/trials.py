@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import time
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from statistics import median
@@ -35,6 +36,10 @@ decisions, but a change is followed later."""
 CLEAR = 0.3
 """Logarithm of a ratio from which on two trials that agree are enough. Less: chance decides more
 often. More: a draft that halves the rate costs more before it is left out."""
+
+GRADES, GRADED_TOKENS = (0.5, 0.8), 64
+"""Borders of sessions' grades, and the verified hint tokens after which one counts a third as much.
+More borders: unlike sessions share fewer trials, but each grade pays for its own."""
 
 TRIAL_COST = 0.02
 """Share of its tokens that a pair may lose by trials of the worse way. More: a change is followed
@@ -112,16 +117,36 @@ class Trials:
         self._begin()
 
 
+class Grade:
+    """A session's grade: how many of its verified hint tokens were right of late. What pays for one
+    grade need not pay for another."""
+
+    def __init__(self) -> None:
+        self._verified = self._accepted = 0.0
+
+    def record(self, verified: int, accepted: int) -> None:
+        """Record a step that verified so many hint tokens."""
+        decay = (1 - 1 / GRADED_TOKENS) ** verified
+        self._verified = self._verified * decay + verified
+        self._accepted = self._accepted * decay + accepted
+
+    @property
+    def value(self) -> int:
+        """The grade; 0 while too little is known."""
+        if self._verified < GRADED_TOKENS / 2:
+            return 0
+        return 1 + bisect_right(GRADES, self._accepted / self._verified)
+
+
 class SharedProcessors:
     """State that all sessions of a draft share that computes on its target's processors."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._trials: dict[int, Trials] = {}
+        self._trials: dict[tuple[int, int], Trials] = {}
         self.run_count = 0
         """Runs that its sessions have now."""
 
-    def trials_at(self, temperature: float) -> Trials:
-        """Return the trials of sessions at about this temperature: a draft is right less often at a
-        higher one."""
-        return self._trials.setdefault(math.ceil(2 * temperature), Trials(self._clock))
+    def trials_of(self, temperature: float, grade: int) -> Trials:
+        """Return the trials of sessions at about this temperature and of this `Grade`."""
+        return self._trials.setdefault((math.ceil(2 * temperature), grade), Trials(self._clock))

@@ -320,7 +320,7 @@ def test_a_trial_on_shared_processors_leaves_the_draft_in_peace(session: Session
     """What is committed meanwhile is told at once afterwards."""
     session.draft.info = replace(MODEL, processors=SHARED)
     session.begin(verifier=replace(MODEL, processors=SHARED))
-    trials = session.side.shared.trials_at(0.0)
+    trials = session.side.shared.trials_of(0.0, 0)
     session.commit(4)
     told = len(session.told("commit"))
     trials._is_on = False

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from orchestrator.proposers.trials import Trials
+from orchestrator.proposers.trials import Grade, SharedProcessors, Trials
 
 
 class Pair:
@@ -78,3 +78,17 @@ def test_a_part_that_began_before_a_switch_counts_for_no_window() -> None:
     trials.record(1.5, now, 100)
     assert trials.is_on
     assert trials.pays  # 200 tokens a second each
+
+
+def test_sessions_whose_hints_are_right_more_often_have_their_own_trials() -> None:
+    grade, shared = Grade(), SharedProcessors(lambda: 0.0)
+    assert grade.value == 0
+    grades = []
+    for accepted in (4, 3, 1):
+        for _ in range(40):
+            grade.record(4, accepted)
+        grades.append(grade.value)
+    assert grades == [3, 2, 1]
+    trials = {shared.trials_of(temperature, each) for temperature in (0.0, 0.8) for each in (0, *grades)}
+    assert len(trials) == 8
+    assert shared.trials_of(0.0, 3) is shared.trials_of(0.0, 3)
