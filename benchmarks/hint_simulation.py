@@ -55,6 +55,7 @@ NUMBERS = (
     "WINDOW_SECONDS",
     "WINDOW_TOKENS",
     "REMEMBERED",
+    "CLEAR",
     "TRIAL_COST",
 )
 """Numbers that a person chose. Each is a constant of one of `MODULES`."""
