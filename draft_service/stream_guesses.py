@@ -93,9 +93,9 @@ class StreamGuesses:
         try:
             self._check_commit(commit)
             if guesses is not None:
+                self._check_length(min(commit.position, guesses.text.length) + len(commit.tokens))
                 contradicts = guesses.text.add(commit.position, commit.tokens)
                 guesses.text.price = commit.price
-                self._check_length(guesses.text)
                 self._host.commit(*key, at_once=contradicts)
         except SlipstreamError as error:
             if guesses is None:
@@ -115,12 +115,10 @@ class StreamGuesses:
         if violations:
             raise InvalidFieldsError(violations)
 
-    def _check_length(self, text: CommittedText) -> None:
+    def _check_length(self, length: int) -> None:
         most = self._host.engine.context_length
-        if text.length > most:
-            raise ContextExceededError(
-                f"{text.length} tokens do not fit into the context of {most}", context_length=most
-            )
+        if length > most:
+            raise ContextExceededError(f"{length} tokens do not fit into the context of {most}", context_length=most)
 
     def _start(
         self, item: draft_pb2.DraftItem, answer: Answer[draft_pb2.DraftResult]
@@ -135,7 +133,7 @@ class StreamGuesses:
             )
         name = self._handles.open_handle(item.handle, start)
         text = CommittedText(start.base_length, start.tail, start.price)
-        self._check_length(text)
+        self._check_length(text.length)
         limits = GuessLimits(min(start.until_length, engine.context_length + 1), start.least_length)
         key = name, item.round
 

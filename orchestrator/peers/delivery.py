@@ -15,6 +15,9 @@ _MOST_REST, _FULL_LOAD = 3, 32
 """Rest after a wake-up of so many turns, in times of the work that it caused; fewer turns have as
 much less. More rest: under load a token takes less processor time, but comes in larger parts."""
 
+_LONGEST_REST = 0.05
+"""Longest rest in seconds: what kept the loop busy may have been something else."""
+
 _PASSES = 3
 """Passes of the event loop that a wake-up keeps busy: turns, then readers, then what they send."""
 
@@ -55,4 +58,4 @@ class Delivery:
         if passes:
             loop.call_soon(self._measure, began, rest, passes - 1)
         else:
-            self._free_at = loop.time() + rest * (time.thread_time() - began)
+            self._free_at = loop.time() + min(_LONGEST_REST, rest * (time.thread_time() - began))

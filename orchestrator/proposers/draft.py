@@ -101,6 +101,8 @@ class DraftProposer(Proposer):
         if self._side is None:
             return None
         self._meet(self._side, terms, verifier)
+        if not (self._may_guess and self._side.is_well and self._side.is_reachable):  # no hint is on its way
+            return None
         if terms.speculation.draft_length is not None:
             return min(_LONGEST_FIXED_HOLD, self._side.deadline_seconds)
         return _LONGEST_HOLD if self._is_shared else None
@@ -156,13 +158,14 @@ class DraftProposer(Proposer):
         """Pass hints on to the verifier."""
         if self._side is None or self._sink is None or self._verifier is None:
             return
-        self._restatements = 0
         self._side.record_hints()
         self._work.record(self._side.address, timing, sum(len(hint.tokens) for hint in hints))
         for hint in hints:
             self._drafting.sequence.learn(hint.length_seen - 1)
             end = hint.start + len(hint.tokens)
             self._paying.hint(max(0, end - max(hint.start, self._hinted_length)))
+            if end > self._hinted_length:
+                self._restatements = 0
             self._hinted_length = max(self._hinted_length, end)
             if (known := _known(hint, self._verifier.vocabulary_size)) is not None:
                 self._sink.hint(known)
@@ -245,7 +248,7 @@ class DraftProposer(Proposer):
             return False
         paid = trials.pays
         began = part.arrived - part.timing.round_trip
-        trials.record(began, part.arrived, len(part.tokens), side.shared.run_count)
+        trials.record(began, part.arrived, len(part.tokens), self._session_id)
         return paid and not trials.pays
 
     def _move_if_away(self, side: DraftSide) -> None:

@@ -61,7 +61,9 @@ class PredictionFollower:
     def next_hint(self) -> tuple[int, Sequence[int]] | None:
         """Return the tokens of the next hint, and how far after the answer's last token they begin;
         None if there are enough hints already."""
-        if self.place is None or self._hinted >= min(self.place + _AHEAD, len(self._predicted)):
+        if self.place is None or self.place == len(self._predicted):
+            return None
+        if self._hinted >= min(self.place + _AHEAD, len(self._predicted)):
             return None
         start = max(self.place, self._hinted + _STRIDE - _LENGTH)
         tokens = self._predicted[start : start + _LENGTH]

@@ -71,13 +71,14 @@ class Trials:
             return self._log_ratios[-1] > 0
         return not self._log_ratios or median(self._log_ratios) >= 0
 
-    def record(self, began: float, ended: float, token_count: int, session_count: int = 1) -> None:
-        """Record that one of so many sessions got tokens between two times of the clock."""
+    def record(self, began: float, ended: float, token_count: int, session_id: str = "") -> None:
+        """Record that a session got tokens between two times of the clock."""
         if began < self._began or ended <= began:  # it began before hints were switched on or off
             return
+        self._sessions.add(session_id)
         self._tokens += token_count
         self._seconds += ended - began
-        if self._tokens >= WINDOW_TOKENS * session_count and self._clock() - self._began >= WINDOW_SECONDS:
+        if self._tokens >= WINDOW_TOKENS * len(self._sessions) and self._clock() - self._began >= WINDOW_SECONDS:
             self._end(self._tokens / self._seconds)
 
     def _windows_between(self) -> int:
@@ -98,6 +99,7 @@ class Trials:
 
     def _begin(self) -> None:
         self._began = self._clock()
+        self._sessions: set[str] = set()
         self._tokens = 0
         self._seconds = 0.0
 
@@ -149,4 +151,4 @@ class SharedProcessors:
 
     def trials_of(self, temperature: float, grade: int) -> Trials:
         """Return the trials of sessions at about this temperature and of this `Grade`."""
-        return self._trials.setdefault((math.ceil(2 * temperature), grade), Trials(self._clock))
+        return self._trials.setdefault((min(4, math.ceil(2 * temperature)), grade), Trials(self._clock))

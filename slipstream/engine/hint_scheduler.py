@@ -79,7 +79,8 @@ class HintScheduler:
 
     def _select(self, offers: list[Offer], stepping: Sequence[Job]) -> list[int]:
         if self._least_window and len(stepping) > 1:
-            return equal_counts(offers, len(stepping), self._least_window, self.times)
+            most = self._limits.max_step_tokens // len(stepping) - 1
+            return equal_counts(offers, len(stepping), self._least_window, most, self.times)
         prompts = sum([len(job.pending) for job in stepping if job.is_prompt])
         others = [len(job.pending) for job in stepping if not job.is_prompt]
         run_count = sum([count == 1 for count in others])

@@ -56,9 +56,8 @@ class RunHints:
     def offer(self, hint: Hint) -> bool:
         """Leave a hint for the model thread. Returns True if there was none: then the thread has to
         be told. Any thread may call this."""
-        was_empty = not self._offered
         self._offered.append(hint)
-        return was_empty
+        return len(self._offered) == 1
 
     def take_offered(self, chosen: Sequence[int]) -> None:
         """Keep the hints that were offered, except those that contradict the ``chosen`` tokens or

@@ -7,7 +7,7 @@ import time
 
 from orchestrator.peers.delivery import Delivery
 
-BUSY_SECONDS = 0.05
+BUSY_SECONDS = 0.01
 
 
 async def test_a_loop_that_is_not_busy_wakes_a_turn_in_its_next_pass() -> None:

@@ -198,6 +198,16 @@ def test_a_draft_that_has_lost_the_sequence_is_told_all_of_it_again(session: Ses
     assert session.side.is_well and not failures(session)
 
 
+@pytest.mark.parametrize("with_hint", [False, True], ids=["without a hint", "with the same hint"])
+def test_a_draft_that_only_answers_before_it_forgets_is_left_alone(session: Session, with_hint: bool) -> None:
+    session.begin()
+    for _ in range(10):
+        if len(session.draft.runs) and not session.draft.runs[-1].has_ended:
+            session.answer(*([hint(4)] if with_hint else []))
+            session.refuse(UnknownHandleError(""))
+    assert len(session.starts) <= 5
+
+
 def test_a_draft_that_never_knows_the_sequence_is_left_alone_until_the_next_run(session: Session) -> None:
     session.begin()
     for token in range(10):
@@ -379,3 +389,17 @@ def test_a_refusal_of_one_session_is_not_the_drafts_failure(session: Session) ->
     session.commit(4)
     assert session.side.is_well and len(session.starts) == 1
     assert session.side.fallbacks == {"CONTEXT_EXCEEDED": 1}
+
+
+def test_no_step_waits_for_a_draft_that_sends_nothing(session: Session) -> None:
+    """It is away, its hints do not pay, or a trial goes on without them."""
+    fixed = RoundTerms(SamplingRule(), SpeculationSettings(4))
+    shared = replace(MODEL, processors=SHARED)
+    session.draft.info = shared
+    session.side.shared.trials_of(0.0, 0)._is_on = False
+    assert session.begin(verifier=shared) is None
+    session.proposer.stop()
+    assert session.begin(fixed, verifier=shared) == 1.0
+    session.proposer.stop()
+    session.draft.reachable = False
+    assert session.begin(fixed, verifier=shared) is None

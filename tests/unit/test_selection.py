@@ -82,8 +82,10 @@ def test_a_draft_without_guesses_has_nothing_to_choose() -> None:
 def test_windows_are_equal_where_each_length_is_a_forward_of_its_own() -> None:
     times = StepTimes([(1, 0.010), (2, 0.010), (100, 0.020)], 2)
     good, poor = Offer([0.95**power for power in range(1, 9)]), Offer([0.2, 0.04])
-    assert equal_counts([good, good, good], 3, 2, times) == [8, 8, 8]
+    assert equal_counts([good, good, good], 3, 2, 40, times) == [8, 8, 8]
     unlikely = Offer([0.02, 0.01])
-    assert equal_counts([unlikely, unlikely], 2, 2, times) == [1, 1]  # the second row is there anyway
-    assert equal_counts([good, poor], 12, 2, times) == [1, 1]  # another forward for one is not worth it
-    assert equal_counts([good] * 11 + [poor], 12, 2, times) == [8] * 11 + [0]
+    assert equal_counts([unlikely, unlikely], 2, 2, 40, times) == [1, 1]  # the second row is there anyway
+    assert equal_counts([good, poor], 12, 2, 40, times) == [1, 1]  # another forward for one is not worth it
+    assert equal_counts([good] * 11 + [poor], 12, 2, 40, times) == [8] * 11 + [0]
+    assert equal_counts([good, good], 2, 2, 3, times) == [3, 3]
+    assert equal_counts([good, good], 2, 2, 0, times) == [0, 0]

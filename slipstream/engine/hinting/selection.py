@@ -73,15 +73,16 @@ def best_prefix(values: Sequence[float], base_value: float, base_rows: int, time
     return best_count, best_rate
 
 
-def equal_counts(offers: Sequence[Offer], run_count: int, least_window: int, times: StepTimes) -> list[int]:
+def equal_counts(offers: Sequence[Offer], run_count: int, least_window: int, most: int, times: StepTimes) -> list[int]:
     """Return the hint tokens of each offer: the same number, or none, for a backend whose windows
-    of different lengths are forwards of their own. A window has at least ``least_window`` rows."""
+    of different lengths are forwards of their own. A window has at least ``least_window`` rows, and
+    at most ``most`` hint tokens."""
 
     def seconds(runs: int, window: int) -> float:
         return times.seconds(runs * max(window, least_window)) if runs else 0.0
 
     best, best_rate = 0, run_count / seconds(run_count, 1)
-    for count in range(1, 1 + max([len(offer.survivals) for offer in offers])):
+    for count in range(1, 1 + min(most, max([len(offer.survivals) for offer in offers]))):
         taking = [offer for offer in offers if len(offer.survivals) >= count]
         expected = run_count + sum([sum(offer.survivals[:count]) for offer in taking])
         if count < least_window:
