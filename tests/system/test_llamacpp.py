@@ -134,6 +134,6 @@ def test_what_cannot_be_ends_the_service_in_a_line(pair: tuple[Path, Path], flag
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("backend", ["llamacpp", "gguf"])
 def test_the_proof_holds_on_it(tmp_path: Path, backend: str) -> None:
-    flags = ["--prompts", "40", "--tokens", "32", "--seed", "3", "--commit", "test", "--directory", str(tmp_path)]
+    flags = ["--prompts", "40", "--tokens", "96", "--seed", "5", "--commit", "test", "--directory", str(tmp_path)]
     assert main([*flags, "--backend", backend]) == 0
-    assert (tmp_path / f"test-seed3-prompts40-tokens32-{backend}" / "gguf" / "embedded-pair" / "draft.gguf").exists()
+    assert (tmp_path / f"test-seed5-prompts40-tokens96-{backend}" / "gguf" / "embedded-pair" / "draft.gguf").exists()
