@@ -82,7 +82,7 @@ class Trials:
             self._end(self._tokens / self._seconds)
 
     def _windows_between(self) -> int:
-        """Return how many windows of the better way come before the next trial. None if it is not
+        """Return how many windows of the better way come before the next trial; 0 if it is not
         known yet, or if the last trial was clearly against it."""
         ratios = self._log_ratios
         is_known = len(ratios) == REMEMBERED or self._is_clear

@@ -87,6 +87,10 @@ class HintScheduler:
         other_rows = sum(others) - run_count + prompt_share(prompts, self._limits)
         return select(offers, run_count, other_rows, self._limits.max_step_tokens, self.times).counts
 
+    def steps_within(self, seconds: float, row_count: int) -> int:
+        """Return how many steps of ``row_count`` rows are expected to end in time, at least one."""
+        return max(1, int(seconds / self.times.seconds(row_count)))
+
     def record_step(self, row_count: int, started: float, step_count: int, *, with_prompt: bool) -> None:
         """Record a step of ``row_count`` rows, or each of several, that ended now. The time since
         the step before counts too if the thread has not waited meanwhile."""

@@ -402,7 +402,7 @@ class ModelThread:
             return 1
         most = min(job.steps_left for job, _ in batch)
         if not batch[0][0].drafting:
-            most = min(most, self._clock.steps_within(PART_SECONDS, len(batch)))
+            most = min(most, self._hinting.steps_within(PART_SECONDS, len(batch)))
         return max(1, most)
 
     def _record_answers(self, job: Job, append: Append, answers: list[Appended]) -> list[Ended]:

@@ -45,11 +45,6 @@ class PrefillTime:
         self._last, self._last_duration, self._last_end = min(duration, longer), duration, end
         self._total += self._last
 
-    @property
-    def is_profiled(self) -> bool:
-        """True if at least one forward was measured."""
-        return bool(len(self._counts))
-
     def seconds_of(self, count: int) -> float:
         """Return the seconds of a forward of ``count`` tokens; 0 if none was measured."""
         counts, times = self._counts, self._times

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 
@@ -23,26 +22,10 @@ class StepClock:
         self._on_step = on_step
         self._unreported: StepNote | None = None
         self._prefill_time = PrefillTime(step_times)
-        self._expected: dict[int, float] = {}
 
     def record_arrival(self, job: Job) -> None:
         """Record that a job has arrived, before anything else happens to it."""
         job.prefill_at_arrival = self._prefill_time.at_arrival(job.submitted)
-
-    def expected_seconds(self, token_count: int) -> float:
-        """Return the seconds of a step of ``token_count`` tokens on idle processors; infinity if
-        none was measured."""
-        seconds = self._expected.get(token_count)
-        if seconds is None:
-            seconds = self._prefill_time.seconds_of(token_count) if self._prefill_time.is_profiled else math.inf
-            self._expected[token_count] = seconds
-        return seconds
-
-    def steps_within(self, seconds: float, token_count: int) -> int:
-        """Return how many steps of ``token_count`` tokens are expected to end in time; 0 if no step
-        was measured."""
-        expected = self.expected_seconds(token_count)
-        return int(seconds / expected) if 0 < expected < math.inf else 0
 
     def make_part(self, job: Job, *, is_over: bool = False) -> bool:
         """Make a part of what a job has chosen, as `Job.make_part`."""
