@@ -1,5 +1,5 @@
-"""How much the verifiers can do at once, by what their steps are measured to take and what their
-memory holds."""
+"""The work that the verifiers can do at once, by the measured times of their steps and by their
+memory."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ class Capacity:
         return max((peer.info.kv_page_size for peer in self._verifiers.in_use if peer.info is not None), default=1)
 
     def prompt_seconds(self, token_count: int) -> float:
-        """What prompts of so many tokens in all take beside rounds."""
+        """Return the seconds that prompts of so many tokens in all add to steps."""
         curves = self._curves()
         seconds = [each.work(1 + token_count) - each.work(1) for each in curves]
         return sum(seconds) / len(seconds) ** 2 if seconds else 0.0  # each verifier has its part of them
 
     def step_seconds(self, token_count: int) -> float:
-        """What steps of so many tokens in all take, each verifier its own."""
+        """Return the mean seconds of a verifier's step of so many tokens."""
         curves = self._curves()
         return sum(each.work(token_count) for each in curves) / len(curves) if curves else 0.0
 

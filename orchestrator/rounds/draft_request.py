@@ -89,7 +89,7 @@ class SessionDrafting:
         return finished
 
     def take_failed(self) -> bool:
-        """Whether the draft failed since the last call."""
+        """Return whether the draft failed since the last call."""
         failed, self.failed = self.failed, False
         return failed
 
@@ -209,7 +209,8 @@ def _nothing_to_withdraw() -> None:
 
 
 def is_the_drafts_fault(error: PeerError) -> bool:
-    """Whether other sessions should leave the draft alone too, or this is one session's trouble."""
+    """Return True if other sessions should leave the draft alone too, False if the trouble is one
+    session's."""
     if error.reason in (Reason.QUEUE_FULL, Reason.TOKENIZER_MISMATCH):  # the latter came back as a stranger
         return True
     return error.code in (Code.UNAVAILABLE, Code.INTERNAL, Code.UNKNOWN, Code.CANCELLED, Code.DEADLINE_EXCEEDED)

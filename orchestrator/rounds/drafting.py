@@ -62,30 +62,30 @@ class DraftSide:
         self.verified_count = self.accepted_count = 0
         """Of its tokens."""
         self.shared = SharedProcessors()
-        """What its sessions share whose target computes on the same processors."""
+        """State that sessions share whose target computes on the draft's processors."""
 
     @property
     def address(self) -> str:
-        """Where it is."""
+        """The address of the draft."""
         return self._draft.address
 
     @property
     def info(self) -> ModelInfo | None:
-        """What it hosts, once it has been reached."""
+        """The model that the draft hosts; None before it has been reached."""
         return self._draft.info
 
     @property
     def fits(self) -> bool:
-        """Whether it has been reached, and its tokens are the target's."""
+        """True if the draft has been reached, and its tokens are the target's."""
         return self.info is not None and self.info.tokenizer_fingerprint == self._target.tokenizer_fingerprint
 
     @property
     def is_well(self) -> bool:
-        """Whether sessions may live on it."""
+        """True if sessions may live on the draft."""
         return self.fits and self._breaker.is_closed
 
     def is_available(self, drafting: SessionDrafting) -> bool:
-        """Whether a session that lives on it may ask it now."""
+        """Return whether a session that lives on the draft may ask it now."""
         return self.is_well and drafting.breaker.is_closed
 
     @property
@@ -119,7 +119,8 @@ class DraftSide:
             self._keep_probe(self._request(drafting, tokens, rule, 1, note, is_probe=True))
 
     def visit(self) -> None:
-        """The same where all sessions have moved away: one token is asked for, for no session."""
+        """Ask for one token, for no session, if it is time to see whether the draft is back. For a
+        draft from which all sessions have moved away."""
         if self.fits and self._breaker.is_half_open:
             self._breaker.record_probe()
             visitor = SessionDrafting()
@@ -243,7 +244,7 @@ class DraftSide:
 
     @property
     def is_reachable(self) -> bool:
-        """Whether the draft reports that it serves."""
+        """True if the draft reports that it serves."""
         return self._draft.reachable
 
     @property
@@ -252,8 +253,8 @@ class DraftSide:
         return time.monotonic() - self._answered_at
 
     def may_start(self) -> bool:
-        """Whether a session may let the draft guess now. While all leave it alone, one session does
-        so from time to time."""
+        """Return whether a session may let the draft guess now. While all leave it alone, one
+        session does so from time to time."""
         if not self.fits or not self.is_reachable:
             return False
         if self._breaker.is_half_open:

@@ -1,4 +1,4 @@
-"""What a round leaves behind to be looked at. Traces, metrics, logs and ``slipstream trace`` are
+"""Notes of rounds, to be looked at. Traces, metrics, logs and ``slipstream trace`` are
 all readers of this.
 
 A note is written while the round runs, so that one that fails or is cancelled has said what it can.
@@ -66,8 +66,7 @@ class ExchangeNote:
 
     @property
     def network(self) -> float:
-        """What the peer's own clock does not account for, in seconds; 0 while there is no
-        answer."""
+        """Seconds that the peer's own clock does not account for; 0 while there is no answer."""
         return 0.0 if self.timing is None else self.timing.network
 
 

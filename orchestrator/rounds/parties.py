@@ -1,4 +1,4 @@
-"""Who takes part in all sessions' rounds."""
+"""The parties of all sessions' rounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a round brings."""
+"""The result of a round."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slipstream.sampling.outcome import TokenLogprobs
 
 
 class Origin(Enum):
-    """How a token came about."""
+    """The way in which a token came about."""
 
     DRAFT = "draft"
     NGRAM = "ngram"
@@ -26,7 +26,7 @@ class Origin(Enum):
 
 
 class RoundResult(NamedTuple):
-    """What one round brought: the answer to one proposal, or what a step of a run chose.
+    """The result of one round: the answer to one proposal, or the choices of a step of a run.
 
     ``tokens`` are ready to commit: the accepted ones, and the target's own. A stretch without hints
     may have several of these. ``proposal_length`` tokens of ``source`` were verified.
@@ -63,14 +63,14 @@ class RoundResult(NamedTuple):
 
     @property
     def next_token_kind(self) -> str:
-        """What the last token is: recovered after a rejection, bonus after a whole proposal, plain
-        without one."""
+        """The kind of the last token: recovered after a rejection, bonus after a whole proposal,
+        plain without one."""
         drafted = self.proposal_length
         return "recovered" if self.accepted_count < drafted else "bonus" if drafted else "plain"
 
     @property
     def origins(self) -> list[Origin]:
-        """Of each of ``tokens``."""
+        """The origin of each of ``tokens``."""
         own = [Origin(self.next_token_kind)] * (len(self.tokens) - self.accepted_count)
         return own if self.source is None else [Origin(self.source.value)] * self.accepted_count + own
 
@@ -83,6 +83,6 @@ class RoundResult(NamedTuple):
 
     @property
     def rung(self) -> str:
-        """Of the ladder: who made the proposal that was verified, draft, ngram or prediction; plain
-        if nothing was."""
+        """The maker of the tokens that were verified: draft, ngram, prediction or other; plain if
+        there were none."""
         return "plain" if self.source is None else self.source.value

@@ -13,7 +13,8 @@ from orchestrator.rounds.session_run import SessionRun
 
 @dataclass(eq=False, slots=True)
 class SessionRounds:
-    """What outlives a session's turns: its sequence on the verifier, and its side of drafting."""
+    """State that outlives a session's turns: its sequence on the verifier, and its side of
+    drafting."""
 
     id: str
     drafting: SessionDrafting

@@ -1,4 +1,4 @@
-"""What a turn's rounds are run under."""
+"""The terms of a turn's rounds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEAD_BEFORE_STOP_STRINGS = 16
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What the caller expects the answer to contain."""
+    """Tokens that the caller expects in the answer."""
 
     tokens: Sequence[int]
     source_id: int

@@ -78,8 +78,9 @@ class VerifierSide:
     async def next_part(
         self, own: SessionRun, tokens: Sequence[int], terms: RoundTerms, room: int, note: RoundNote
     ) -> Part:
-        """What the session's verifier, or another one, chooses after the committed ``tokens``, of
-        which there may be ``room`` more. VerifierLostError, or a PeerError no retry mends."""
+        """Return the next tokens that the session's verifier, or another one, chooses after the
+        committed ``tokens``, of which there may be ``room`` more. VerifierLostError, or a PeerError
+        no retry mends."""
         exchange = note.begin_verify(names.VERIFY)
 
         async def take_once() -> Part:

@@ -1,1 +1,1 @@
-"""What a turn may ask for, and what a draft proposes. Pure: no I/O, no wire."""
+"""The speculation that a turn asks for, and the proposals of a draft. Pure: no I/O, no wire."""

@@ -10,7 +10,7 @@ from slipstream.sampling.outcome import TokenDistribution, distribution_fault
 
 
 class Source(Enum):
-    """Who made a hint or a proposal."""
+    """The maker of a hint or a proposal."""
 
     DRAFT = "draft"
     """The draft service."""
@@ -33,7 +33,7 @@ class Proposal:
         return len(self.tokens)
 
     def cut(self, length: int) -> Proposal:
-        """Its first ``length`` tokens."""
+        """Return the first ``length`` tokens."""
         if length >= len(self.tokens):
             return self
         return replace(
@@ -43,8 +43,8 @@ class Proposal:
         )
 
     def usable(self, draft_length: int, vocabulary_size: int) -> Proposal:
-        """The part that a target of that vocabulary can check: it ends at a token the target does
-        not have.
+        """Return the part that a target of that vocabulary can check: it ends at a token that the
+        target does not have.
 
         Distributions lose the tokens that the target does not have: the tokens kept were drawn from
         what is left.
@@ -58,7 +58,7 @@ class Proposal:
         return replace(proposal, distributions=tuple(d.within(vocabulary_size) for d in proposal.distributions))
 
     def fault(self, vocabulary_size: int) -> str | None:
-        """What is wrong with the distributions, if anything is."""
+        """Return the fault in the distributions; None if there is none."""
         if len(self.distributions) != len(self.tokens):
             return "there must be one for each token"
         drawn = zip(self.tokens, self.distributions, strict=True)

@@ -1,4 +1,4 @@
-"""What a turn asks of speculation. Pure."""
+"""The speculation that a turn asks for. Pure."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from orchestrator.speculation.proposal import Source
 
 @dataclass(frozen=True, slots=True)
 class SpeculationSettings:
-    """What a turn asks for. ``draft_length`` 0 is off; None leaves the length to the verifier, or
-    under the ratio test to a fixed default. ``source`` None allows all."""
+    """The speculation that a turn asks for. ``draft_length`` 0 is off; None leaves the length to the
+    verifier, or under the ratio test to a fixed default. ``source`` None allows all."""
 
     draft_length: int | None = None
     source: Source | None = None
 
     @property
     def is_off(self) -> bool:
-        """Whether the target is to decode plainly."""
+        """True if the target is to decode plainly."""
         return self.draft_length == 0
 
     @property
     def uses_draft(self) -> bool:
-        """Whether the draft service may be asked."""
+        """True if the draft service may be asked."""
         return self.draft_length != 0 and self.source is not Source.NGRAM
 
     @property
     def takes_ngrams(self) -> bool:
-        """Whether hints may come from the session's own tokens."""
+        """True if hints may come from the session's own tokens."""
         return self.source is Source.NGRAM or (self.source is None and self.draft_length is None)
