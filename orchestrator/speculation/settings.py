@@ -9,8 +9,8 @@ from orchestrator.speculation.proposal import Source
 
 @dataclass(frozen=True, slots=True)
 class SpeculationSettings:
-    """The speculation that a turn asks for. ``draft_length`` 0 is off; None leaves the length to the
-    verifier, or under the ratio test to a fixed default. ``source`` None allows all."""
+    """The speculation that a turn asks for. ``draft_length`` 0 is off; None leaves the length to
+    the verifier, or under the ratio test to a fixed default. ``source`` None allows all."""
 
     draft_length: int | None = None
     source: Source | None = None

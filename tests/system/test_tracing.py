@@ -23,6 +23,7 @@ from slipstream.telemetry import names
 from slipstream.telemetry.tracing import resource_of
 from slipstream.v1 import orchestrator_pb2 as pb
 from tests.system.conftest import PAPER_PAIR
+from tests.system.turn_traces import check_root
 from tests.trace_collector import Collector, Received, collecting
 
 CHAT = names.CHAT.format(model=PAPER_PAIR.target)
@@ -82,36 +83,8 @@ def test_a_turn_is_one_trace_with_a_span_a_round_its_proposal_and_its_verificati
 ) -> None:
     collector, results, session_id = turns
     roots = collector.named(CHAT)[:2]
-    for number, (root, result) in enumerate(zip(roots, results, strict=True), 1):
-        trace = [r for r in collector.received if r.span.trace_id == root.span.trace_id]
-        children: dict[bytes, list[Received]] = defaultdict(list)
-        for received in trace:
-            children[received.span.parent_span_id].append(received)
-        assert root.service == "orchestrator"
-        assert root.attribute(names.CONVERSATION_ID) == session_id
-        assert root.attribute(names.TURN) == number
-        assert root.attribute(names.USAGE_INPUT_TOKENS) == result.prompt_token_count
-        assert root.attribute(names.USAGE_OUTPUT_TOKENS) == 30
-        assert root.attribute(names.CACHED_TOKENS) == result.cached_token_count
-        assert root.attribute("gen_ai.provider.name") == "slipstream"
-        assert root.attribute("gen_ai.request.model") == root.attribute("gen_ai.response.model") == PAPER_PAIR.target
-        assert root.attribute("gen_ai.usage.cache_read.input_tokens") == result.cached_token_count
-        first_chunk = root.attribute("gen_ai.response.time_to_first_chunk")
-        assert first_chunk == pytest.approx(result.time_to_first_token, abs=1e-6)
-        assert root.attribute(names.REQUEST_SEED) == 11
-        assert root.attribute(names.ACCEPTED_TOKEN_COUNT) == result.accepted_token_count
-        assert root.attribute(names.DRAFT_TOKEN_COUNT) == result.draft_token_count
-        assert root.attribute(names.TIME_TO_FIRST_TOKEN_MS) == pytest.approx(1e3 * result.time_to_first_token, abs=1e-3)
-        assert root.attribute(names.RESPONSE_FINISH_REASONS) == ["max_tokens"]
-        parts = (names.DRAFT_MS, names.VERIFY_MS, names.QUEUE_MS, names.NETWORK_MS, names.ORCHESTRATOR_MS)
-        assert sum(float(str(root.attribute(part))) for part in parts) == pytest.approx(
-            1e3 * result.total_time, rel=0.01
-        )
-        linked = [link.span_id for link in root.span.links]
-        assert linked == ([roots[0].span.span_id] if number == 2 else [])
-        rounds = children[root.span.span_id]
-        assert [r.span.name for r in rounds] == [names.ROUND] * result.round_count
-        assert sum(int(str(r.attribute(names.ACCEPTED_COUNT))) for r in rounds) == result.accepted_token_count
+    for number, result in enumerate(results, 1):
+        rounds, children = check_root(collector, roots, number, result, session_id)
         drafts = 0
         base = result.prompt_token_count
         for received in sorted(rounds, key=lambda each: each.span.start_time_unix_nano):
@@ -146,7 +119,7 @@ def test_a_turn_is_one_trace_with_a_span_a_round_its_proposal_and_its_verificati
                     assert int(str(step.attribute(names.STEP_ITEM_COUNT))) == 1
         assert base == result.prompt_token_count + 30
         assert drafts == result.draft_count
-        assert len(trace) == 1 + result.round_count * 3 + result.draft_count * 2
+        assert sum(map(len, children.values())) == 1 + result.round_count * 3 + result.draft_count * 2
 
 
 def test_counters_agree_with_the_spans_and_with_the_statistics_to_the_token(
