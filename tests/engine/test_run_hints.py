@@ -275,7 +275,7 @@ async def test_hints_change_no_bit_of_a_real_model(
                 sequence: CachedSequence, prompt: tuple[int, ...] = prompt, rule: SamplingRule = rule
             ) -> RunJob:
                 limits = RunLimits(len(prompt) + 60, len(prompt) + 1)
-                terms = HintTerms(takes_ngrams=True, fixed_count=6)  # whatever a step takes on this machine
+                terms = HintTerms(takes_ngrams=True, fixed_count=6)  # without a price, which is this machine's
                 return RunJob(sequence, Statement(0, prompt), rule, limits, logprobs, terms)
 
             host.run_round(handle, 1, rule, make_job, ear, content=handle)
