@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from benchmarks.llamacpp_models import convert
-from proving.__main__ import main
 from slipstream.cli.local import LocalServices, PairSettings
 from slipstream.client import Client, Settings
 from slipstream.hosting.tokenizer_files import embedded_directory
+from tests.system.short_proofs import assert_no_bit_differs, prove
 
 QUESTIONS = [
     f"What does {name} do{end}"
@@ -134,6 +134,6 @@ def test_what_cannot_be_ends_the_service_in_a_line(pair: tuple[Path, Path], flag
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("backend", ["llamacpp", "gguf"])
 def test_the_proof_holds_on_it(tmp_path: Path, backend: str) -> None:
-    flags = ["--prompts", "40", "--tokens", "96", "--seed", "5", "--commit", "test", "--directory", str(tmp_path)]
-    assert main([*flags, "--backend", backend]) == 0
+    status, output = prove(tmp_path, 5, "--backend", backend)
+    assert_no_bit_differs(tmp_path, 5, status, output, "--backend", backend)
     assert (tmp_path / f"test-seed5-prompts40-tokens96-{backend}" / "gguf" / "embedded-pair" / "draft.gguf").exists()

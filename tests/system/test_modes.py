@@ -85,10 +85,11 @@ def test_ngrams_propose_where_a_text_repeats_itself(embedded: LocalServices) -> 
         # The answer is in the prompt of the second question: what the target says it can copy.
         again = [*prompt, *first.token_ids, *prompt]
         off = client.generate(again, Settings(temperature=0, max_token_count=40, draft_length=0)).wait()
-        copied = client.generate(again, Settings(temperature=0, max_token_count=40, proposer="ngram")).wait()
+        settings = Settings(temperature=0, max_token_count=40, draft_length=8, proposer="ngram")  # whatever it costs
+        copied = client.generate(again, settings).wait()
     assert copied.token_ids == off.token_ids
-    assert copied.ngram_token_count == copied.draft_token_count > 0
-    assert copied.ngram_accepted_token_count > 0 and copied.round_count < off.round_count
+    assert copied.ngram_token_count == copied.draft_token_count
+    assert copied.ngram_accepted_token_count >= len(copied.token_ids) / 2
 
 
 def test_a_draft_killed_in_a_turn_changes_nothing_but_its_speed(spread: LocalServices) -> None:
