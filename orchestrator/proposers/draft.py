@@ -248,7 +248,7 @@ class DraftProposer(Proposer):
             return False
         paid = trials.pays
         began = part.arrived - part.timing.round_trip
-        trials.record(began, part.arrived, len(part.tokens), self._session_id)
+        trials.record(began, part.arrived, len(part.tokens))
         return paid and not trials.pays
 
     def _move_if_away(self, side: DraftSide) -> None:

@@ -23,7 +23,7 @@ WINDOW_SECONDS = 0.1
 """Shortest window. More: a window's rate is steadier, but a trial of the worse way costs more."""
 
 WINDOW_TOKENS = 32
-"""Fewest tokens of a window for each session, so that it holds a short answer of each."""
+"""Fewest tokens of a window for each session that runs at a time."""
 
 SETTLING_TOKENS = 16
 """Tokens of a session after a switch in mid-turn that do not count: what was under way is neither
@@ -71,14 +71,17 @@ class Trials:
             return self._log_ratios[-1] > 0
         return not self._log_ratios or median(self._log_ratios) >= 0
 
-    def record(self, began: float, ended: float, token_count: int, session_id: str = "") -> None:
+    def record(self, began: float, ended: float, token_count: int) -> None:
         """Record that a session got tokens between two times of the clock."""
         if began < self._began or ended <= began:  # it began before hints were switched on or off
             return
-        self._sessions.add(session_id)
         self._tokens += token_count
         self._seconds += ended - began
-        if self._tokens >= WINDOW_TOKENS * len(self._sessions) and self._clock() - self._began >= WINDOW_SECONDS:
+        elapsed = self._clock() - self._began
+        if elapsed < WINDOW_SECONDS:
+            return
+        session_count = max(1.0, self._seconds / elapsed)  # at a time; a chat may end in the window
+        if self._tokens >= WINDOW_TOKENS * session_count:
             self._end(self._tokens / self._seconds)
 
     def _windows_between(self) -> int:
@@ -99,7 +102,6 @@ class Trials:
 
     def _begin(self) -> None:
         self._began = self._clock()
-        self._sessions: set[str] = set()
         self._tokens = 0
         self._seconds = 0.0
 

@@ -35,6 +35,19 @@ class Pair:
         return tokens / (self.now - begun) / 500
 
 
+@pytest.mark.parametrize("stream_count", [1, 8])
+def test_chats_that_are_shorter_than_a_window_end_it(stream_count: int) -> None:
+    now = 0.0
+    trials = Trials(lambda: now)
+    seen = [trials.is_on]
+    while now < 2.0:  # answers of 20 tokens, each of another chat
+        for _ in range(stream_count):
+            trials.record(now, now + 0.05, 20)
+        now += 0.05
+        seen.append(trials.is_on)
+    assert True in seen and False in seen
+
+
 @pytest.mark.parametrize("gain", [0.3, 0.7, 0.9, 1.1, 1.5, 2.0])
 def test_the_better_way_is_found(gain: float) -> None:
     rates = []
