@@ -112,8 +112,7 @@ class GuessLines:
         room = self.room_of(base)
         if self._has_text_ended:
             return base, 0
-        # The first token after the committed ones is told at once.
-        most = int(SEND_SECONDS / self._worth.step_seconds) or 1 if count else 1
+        most = max(1, int(SEND_SECONDS / self._worth.step_seconds))
         if room and count < self._limits.least_length:
             return base, min(room, most, self._limits.least_length - count)
         with self._worth.lock:
