@@ -133,11 +133,13 @@ class DraftProposer(Proposer):
         self._count(part, self._side)
         self._move_if_away(self._side)
         run = self._run
-        if run is None or run.has_ended:
+        if not self._may_guess:  # else it would guess on up to its horizon
+            self._end_run()
+        elif run is None or run.has_ended:
             self._start()
         elif self._is_silent(run, self._side):
             self._give_up(self._side)
-        elif self._may_guess:
+        else:
             run.commit(self._told_length, self._tokens[self._told_length :], self._price)
             self._told_length = len(self._tokens)
 

@@ -159,8 +159,7 @@ async def test_guesses_end_at_the_horizon_and_rest_there() -> None:
         await ear.until_said(MOST_TOKENS)
         await it.quiet()
         assert rows(it) == 40 + MOST_TOKENS - 1
-        assert len(ear.hints[0].tokens) == 1  # the first token is told at once
-        assert ear.last.next_due is None and ear.hints[0].next_due is not None
+        assert ear.last.next_due is None
         assert (ear.last.source, ear.last.source_id) == (Source.DRAFT, 7)
         assert not ear.over.done()
 
@@ -194,8 +193,6 @@ async def test_a_commit_that_contradicts_keeps_what_is_common(rests: bool) -> No
         assert length > 20  # one wrong guess does not end its credit
         if rests:
             assert rows(it) == before + 2 + length - 1
-            hint = next(hint for hint in ear.hints if hint.start == len(ear.committed))
-            assert len(hint.tokens) == 1  # at once
 
 
 async def test_a_multi_step_run_ends_for_a_commit_that_contradicts() -> None:
@@ -212,10 +209,10 @@ async def test_a_multi_step_run_ends_for_a_commit_that_contradicts() -> None:
         gate.set()
         await ear.until_heard()
         hint = next(hint for hint in ear.hints if hint.start == len(ear.committed))
-        assert len(hint.tokens) == 1
         first = next(part for part in ear.parts if hint in part.hints.values())
         told = ear.parts[known : ear.parts.index(first) + 1]
-        assert sum(part.timing.forward_count for part in told) <= 3  # of the 40 that were planned
+        # Of the 40 that were planned, hardly any was computed.
+        assert sum(part.timing.forward_count for part in told) <= len(hint.tokens) + 3
 
 
 async def test_random_commits_leave_the_right_tokens_and_all_pages() -> None:
@@ -382,8 +379,8 @@ async def test_unlikely_guesses_end_early() -> None:
 
 async def test_a_newer_start_ends_the_older_guesses() -> None:
     async with guessing(prompt_of(1, 40)) as (it, ear):
+        ear.start()
         for rests in (False, True):
-            ear.start()
             await (ear.until_said(MOST_TOKENS) if rests else ear.until_heard())
             newer = Ear(it, ear.worth, "a", ear.committed).start()
             with pytest.raises(StaleRoundError):

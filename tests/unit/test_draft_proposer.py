@@ -326,8 +326,9 @@ def test_a_draft_is_told_its_price_only_where_it_shares_the_targets_processors(s
     assert [commit.price for commit in session.told("commit")] == [0.0, pytest.approx(20.0)]
 
 
-def test_a_trial_on_shared_processors_leaves_the_draft_in_peace(session: Session) -> None:
-    """What is committed meanwhile is told at once afterwards."""
+def test_a_draft_stands_still_while_a_trial_goes_on_without_it(session: Session) -> None:
+    """Else it would guess on up to its horizon, and the trial would measure that. Afterwards it
+    starts from all that was committed."""
     session.draft.info = replace(MODEL, processors=SHARED)
     session.begin(verifier=replace(MODEL, processors=SHARED))
     trials = session.side.shared.trials_of(0.0, 0)
@@ -336,10 +337,10 @@ def test_a_trial_on_shared_processors_leaves_the_draft_in_peace(session: Session
     trials._is_on = False
     session.commit(5, 6)
     session.commit(7)
-    assert len(session.told("commit")) == told and not session.told("stop")
+    assert len(session.told("commit")) == told and len(session.told("stop")) == 1
     trials._is_on = True
     session.commit(8)
-    assert list(session.told("commit")[-1].tokens) == [5, 6, 7, 8]
+    assert session.starts[-1][-5:] == [4, 5, 6, 7, 8]
 
 
 def drafted(hint_count: int, accepted: int) -> Step:
