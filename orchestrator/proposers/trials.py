@@ -33,9 +33,10 @@ REMEMBERED = 7
 """Trials whose median decides. The first ones follow one another at once. More: fewer wrong
 decisions, but a change is followed later."""
 
-CLEAR = 0.3
-"""Logarithm of a ratio from which on two trials that agree are enough. Less: chance decides more
-often. More: a draft that halves the rate costs more before it is left out."""
+CLEAR = 0.5
+"""Sum of the logarithms of the last ratios, over the square root of their number, from which on
+they are enough; but at least two. It is about two standard deviations of one. Less: chance decides
+more often. More: a draft that halves the rate costs more before it is left out."""
 
 GRADES, GRADED_TOKENS = (0.5, 0.8), 64
 """Borders of sessions' grades, and the verified hint tokens after which one counts a third as much.
@@ -67,9 +68,8 @@ class Trials:
     @property
     def pays(self) -> bool:
         """True unless the last trials were better without hints."""
-        if self._is_clear:
-            return self._log_ratios[-1] > 0
-        return not self._log_ratios or median(self._log_ratios) >= 0
+        shown = self._shown
+        return not self._log_ratios or (median(self._log_ratios) if shown is None else shown) >= 0
 
     def record(self, began: float, ended: float, token_count: int) -> None:
         """Record that a session got tokens between two times of the clock."""
@@ -87,18 +87,21 @@ class Trials:
     def _windows_between(self) -> int:
         """Return how many windows of the better way come before the next trial; 0 if it is not
         known yet, or if the last trial was clearly against it."""
-        ratios = self._log_ratios
-        is_known = len(ratios) == REMEMBERED or self._is_clear
-        if not is_known or (abs(ratios[-1]) >= CLEAR and (ratios[-1] > 0) != self.pays):
+        shown, last = self._shown, self._log_ratios[-1]
+        if shown is None or (abs(last) >= CLEAR / 2 and (last > 0) != (shown > 0)):
             return 0
-        lost = 1 - math.exp(-abs(ratios[-1] if self._is_clear else median(ratios)))
-        return 1 + int(lost / TRIAL_COST)
+        return 1 + int((1 - math.exp(-abs(shown))) / TRIAL_COST)
 
     @property
-    def _is_clear(self) -> bool:
-        """True if the last two trials show the same large difference."""
-        recent = [*self._log_ratios][-2:]
-        return len(recent) == 2 and (min(recent) >= CLEAR or max(recent) <= -CLEAR)
+    def _shown(self) -> float | None:
+        """The logarithm of the ratio that the fewest last trials show which are enough; None if
+        there are too few."""
+        total = 0.0
+        for count, ratio in enumerate(reversed(self._log_ratios), 1):
+            total += ratio
+            if count > 1 and abs(total) >= CLEAR * math.sqrt(count):
+                return total / count
+        return median(self._log_ratios) if len(self._log_ratios) == REMEMBERED else None
 
     def _begin(self) -> None:
         self._began = self._clock()
