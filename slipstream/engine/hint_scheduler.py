@@ -54,7 +54,7 @@ class HintScheduler:
         Returns the jobs that take part in it, and, if none does, the seconds after which to look
         again.
         """
-        ready = [job for job in active if isinstance(job, RunJob) and job.may_take_hint]
+        ready = [job for job in active if isinstance(job, RunJob) and self._may_take_hint(job)]
         if not ready:
             return [*active], 0.0
         now = self._clock()
@@ -74,8 +74,15 @@ class HintScheduler:
             counts = self._select([found[job][1] for job in offered], stepping)
             for job, count in zip(offered, counts, strict=True):
                 candidate, _ = found[job]
+                count = min(count, self._limits.prefill_chunk - len(job.pending))
                 job.take_hint(candidate.tokens[:count], candidate.hint.source)
         return stepping, 0.0
+
+    def _may_take_hint(self, job: RunJob) -> bool:
+        """Return whether the next step may verify a hint of a job: the rest of its prompt fits into
+        it too. A prompt has no window of equal length."""
+        has_room = job.has_begun_choosing or (not self._least_window and len(job.pending) < self._limits.prefill_chunk)
+        return has_room and job.may_take_hint
 
     def _select(self, offers: list[Offer], stepping: Sequence[Job]) -> list[int]:
         if self._least_window and len(stepping) > 1:

@@ -370,10 +370,10 @@ class ModelThread:
         sequences, and then those of the jobs that began last. Its hint gives way first. A job gives
         way to older ones, never to a newer one."""
         if count < len(job.pending) and job.drop_hint():
-            count = 1
+            count = min(count, len(job.pending))
         while not self._open_sequences.extend(self.engine.cache, job.sequence, job.pending[:count], busy):
             if job.drop_hint():
-                count = 1
+                count = min(count, len(job.pending))
                 continue
             victim = self._tree.newest_to_preempt()
             if victim is None or victim is job or self._tree.is_older(victim, job):

@@ -99,7 +99,8 @@ class RunJob(ContinuingJob):
         self.tokens: array[int] = array("q")
         """All tokens of the sequence, the last choice included. Set when the job begins."""
         self._choices_to_tell: list[Choice] = []
-        self._has_begun_choosing = False
+        self.has_begun_choosing = False
+        """True once the prompt is read."""
         self._takes_several = rule.structure is None and logprobs is None and not rule.draws_ratios
 
     @property
@@ -127,7 +128,7 @@ class RunJob(ContinuingJob):
 
         It cannot if a part of its tail is read and log-probabilities of the tail are asked for.
         """
-        return self._has_begun_choosing or self._logprobs is None or not self._logprobs.prompt
+        return self.has_begun_choosing or self._logprobs is None or not self._logprobs.prompt
 
     def grant(self, granted_length: int) -> None:
         """Let the run go on to a length. Of several grants the greatest counts."""
@@ -150,13 +151,13 @@ class RunJob(ContinuingJob):
 
     @property
     def may_take_hint(self) -> bool:
-        """True if the next step appends nothing but the last choice."""
-        return self.hints is not None and self._has_begun_choosing and len(self.pending) == 1
+        """True if a step that appends all that is pending may verify a hint after it."""
+        return self.hints is not None and not self._hint
 
     @property
     def may_be_held(self) -> bool:
-        """True if steps of the run may wait for hints."""
-        return self.hints is not None and self.hints.terms.longest_hold > 0
+        """True if steps of the run may wait for hints. A prompt's never does."""
+        return self.hints is not None and self.hints.terms.longest_hold > 0 and self.has_begun_choosing
 
     def offer_hint(self, hint: Hint) -> bool:
         """Leave a hint for the next steps. Returns True if the model thread has to be told. Any
@@ -189,15 +190,16 @@ class RunJob(ContinuingJob):
         return min(self.until_length, self.granted_length) - self.length - 1
 
     def take_hint(self, tokens: tuple[int, ...], source: Source) -> None:
-        """Verify hint tokens in the next step."""
+        """Verify hint tokens in the next step, after what is pending."""
         self._hint, self._hint_source = tokens, source
-        self.pending = [self.tokens[-1], *tokens]
-        self.wanted = len(self.pending)
+        self.pending += tokens
+        self.wanted = 1 + len(tokens)
 
     def drop_hint(self) -> bool:
         if not self._hint:
             return False
-        self.take_hint((), Source.OTHER)
+        del self.pending[-len(self._hint) :]
+        self._hint, self.wanted = (), 1
         return True
 
     def begin_again(self) -> None:
@@ -209,8 +211,7 @@ class RunJob(ContinuingJob):
     def advance(self, choices: list[Choice]) -> bool:
         if choices[0].fault is not None:
             raise choices[0].fault
-        if not self._has_begun_choosing:
-            self._has_begun_choosing = True
+        self.has_begun_choosing = True
         hint, before = self._hint, self.length
         accepted = accepted_count(hint, [choice.token for choice in choices])
         for choice in choices[: accepted + 1]:

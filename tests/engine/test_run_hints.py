@@ -98,6 +98,33 @@ async def test_right_hints_save_steps() -> None:
         assert sum(step.token_count for step in hinted) > 300
 
 
+async def test_a_hint_that_is_there_joins_the_last_step_of_the_prompt() -> None:
+    async with bench(batch_limits=BatchLimits(prefill_chunk=16), profiled=False) as it:
+        prompt = prompt_of(1, 40)
+        it.backend.may_compute.clear()
+        ear = start(it, "a", prompt, 52)
+        hint(it, "a", 40, said(prompt, 60))
+        it.backend.may_compute.set()
+        assert await ear.end() is RunEnd.UNTIL
+        check_steps(ear)
+        assert [sum(count for _, count in step) for step in it.backend.steps] == [16, 16, 16, 3]
+        assert [len(part.choices) for part in ear.parts] == [9, 3]
+
+
+async def test_a_hint_gives_way_if_the_end_of_a_prompt_has_no_room_for_it() -> None:
+    async with bench(batch_limits=BatchLimits(max_step_tokens=24), profiled=False) as it:
+        prompts = {f"h{number}": prompt_of(number, 20) for number in range(5)}
+        it.backend.may_compute.clear()
+        ears = {handle: start(it, handle, prompt, 60) for handle, prompt in prompts.items()}
+        for handle, prompt in prompts.items():
+            hint(it, handle, 20, said(prompt, 60))
+        it.backend.may_compute.set()
+        for ear in ears.values():
+            assert await ear.end() is RunEnd.UNTIL
+            check_steps(ear)
+        assert max(sum(count for _, count in step) for step in it.backend.steps) <= 24
+
+
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("ends", [False, True])
 async def test_random_hints_change_no_token(seed: int, ends: bool) -> None:
@@ -199,7 +226,7 @@ async def test_a_fixed_length_does_not_wait_for_a_maker_that_has_no_more() -> No
         hint(it, "a", 40, text[:19], 0.0)
         it.backend.may_compute.set()
         assert await ear.end() is RunEnd.UNTIL
-        assert [step.hint_count for step in steps_of(ear) if step.hint_count] == [4, 4, 4, 3]
+        assert [step.hint_count for step in steps_of(ear) if step.hint_count] == [4, 4, 4, 4]  # of 20 tokens
         assert not any(step.held for step in steps_of(ear))
 
 
@@ -252,13 +279,15 @@ class _Quiet:
 
 
 @pytest.mark.parametrize("family", ["compiled", "llama", "gpt2"])
-@pytest.mark.parametrize("logprobs", [None, LogprobRequest(3, False)], ids=["plain", "logprobs"])
+@pytest.mark.parametrize(
+    "logprobs", [None, LogprobRequest(3, False), LogprobRequest(3, True)], ids=["plain", "logprobs", "prompt"]
+)
 async def test_hints_change_no_bit_of_a_real_model(
     family: str, logprobs: LogprobRequest | None, tmp_path: Path
 ) -> None:
     """Tokens, margins and log-probabilities of runs side by side, by several rules."""
     engine = _exact_engine(family, tmp_path)
-    host: EngineHost[RunJob] = EngineHost(lambda: engine, BatchLimits(), HostLimits())
+    host: EngineHost[RunJob] = EngineHost(lambda: engine, BatchLimits(prefill_chunk=8), HostLimits())
     await host.start()
     rules = [SamplingRule(), SamplingRule(temperature=0.8, seed=5), SamplingRule(temperature=1.2, seed=6, top_k=20)]
     rules.append(SamplingRule(temperature=0.7, seed=7, repetition_penalty=1.3))
@@ -274,7 +303,8 @@ async def test_hints_change_no_bit_of_a_real_model(
             def make_job(
                 sequence: CachedSequence, prompt: tuple[int, ...] = prompt, rule: SamplingRule = rule
             ) -> RunJob:
-                limits = RunLimits(len(prompt) + 60, len(prompt) + 1)
+                # A run with more than one token has a hint in its prompt's last step.
+                limits = RunLimits(len(prompt) + 60, len(prompt) + (1 if len(prompt) % 2 else 60))
                 terms = HintTerms(takes_ngrams=True, fixed_count=6)  # without a price, which is this machine's
                 return RunJob(sequence, Statement(0, prompt), rule, limits, logprobs, terms)
 
