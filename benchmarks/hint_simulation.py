@@ -21,8 +21,8 @@ from rich.table import Table
 from benchmarks.report import Report, add_output
 from benchmarks.simulated_hints import Scenario, simulate
 from draft_service import lines, worth
-from orchestrator.proposers import draft, pace, paying, trials
-from slipstream import ngrams, step_times
+from orchestrator.proposers import draft, paying, trials
+from slipstream import ngrams, pace, step_times
 from slipstream.engine import hinting, run_hints
 
 NUMBERS = (
@@ -48,7 +48,6 @@ NUMBERS = (
     "SEND_SECONDS",
     "BRANCH_STEP_SECONDS",
     "_LONGEST_HOLD",
-    "_PARTS",
     "WINDOW",
     "REST",
     "LEAST_SHARE",

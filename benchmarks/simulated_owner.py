@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from orchestrator.proposers.pace import Pace
 from orchestrator.proposers.paying import Paying
 from orchestrator.proposers.trials import Trials
 from slipstream.engine.hinting.hints import Hint
+from slipstream.pace import Pace
 
 
 class Owner:

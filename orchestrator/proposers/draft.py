@@ -20,7 +20,6 @@ from orchestrator.peers.model_info import ModelInfo
 from orchestrator.peers.run_parts import Part
 from orchestrator.peers.sequence import REASONS_TO_RESTATE
 from orchestrator.proposers.draft_work import DraftWork
-from orchestrator.proposers.pace import Pace
 from orchestrator.proposers.paying import Paying
 from orchestrator.proposers.proposer import Figures, HintSink, Proposer
 from orchestrator.proposers.trials import SETTLING_TOKENS, Grade, Trials
@@ -30,6 +29,7 @@ from orchestrator.rounds.drafts import Drafts
 from orchestrator.rounds.terms import RoundTerms
 from orchestrator.speculation.proposal import Source
 from slipstream.errors import SlipstreamError
+from slipstream.pace import Pace
 from slipstream.reasons import Reason
 from slipstream.rpc.status import PeerError
 from slipstream.wire.v1 import hint_pb2

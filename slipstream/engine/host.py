@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
+from weakref import WeakValueDictionary
 
 from slipstream.engine.continuing_job import ContinuingJob
 from slipstream.engine.engine import Engine
@@ -125,12 +126,11 @@ class _Round(Generic[JobT]):
                 listener.failed(failure)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class _Early:
-    """Grants and stops that came before a run's structure was compiled."""
+    """Grants and stops that came before a run's structure was compiled. The starts that wait for
+    the structure hold it."""
 
-    starter_count: int = 0
-    """Starts of the run that wait for the structure."""
     granted_length: int = 0
     is_stopped: bool = False
 
@@ -164,7 +164,7 @@ class EngineHost(Generic[JobT]):
         self._closed: OrderedDict[str, None] = OrderedDict()
         self._asked: dict[Job, _Round[JobT]] = {}
         self._compiling_count = 0
-        self._early: dict[tuple[str, int], _Early] = {}
+        self._early: WeakValueDictionary[tuple[str, int], _Early] = WeakValueDictionary()
         """Grants and stops of rounds whose structures are being compiled."""
         self._thread = ModelThread(load_engine, batch_limits, self._on_finished, self._on_parts, on_step)
         self._sweeper: asyncio.Task[None] | None = None
@@ -271,9 +271,7 @@ class EngineHost(Generic[JobT]):
             self._begin_round(handle, number, make_job, listener, content)
             return None
         structure = rule.structure
-
         early = self._early.setdefault((handle, number), _Early())
-        early.starter_count += 1
 
         async def compile_and_run() -> None:
             self._compiling_count += 1
@@ -282,9 +280,6 @@ class EngineHost(Generic[JobT]):
                 compiled = await asyncio.to_thread(compiler.validate, structure, byte_count)
             finally:
                 self._compiling_count -= 1
-                early.starter_count -= 1
-                if not early.starter_count:
-                    del self._early[handle, number]
             self._begin_round(handle, number, make_job, listener, content, compiled, early)
 
         return compile_and_run()

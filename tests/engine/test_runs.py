@@ -735,3 +735,20 @@ async def test_what_comes_while_a_structure_compiles_is_not_lost(act: str, start
             assert outcomes == [None] * starts
             teller = ears[0] if not ears[0].was_repeated else ears[1]
             assert await teller.end() is (RunEnd.UNTIL if act == "grant" else RunEnd.STOPPED)
+        del outcomes, begun, rest  # their frames hold what came early
+
+
+async def test_a_start_that_is_dropped_before_it_begins_leaves_nothing() -> None:
+    rule = SamplingRule(structure=Structure(StructureKind.REGEX, "a*"))
+    async with bench() as it:
+        it.host.engine.matchers.compiler = _SlowCompiler()  # type: ignore[assignment]
+        it.host.open_handle("a", None)
+
+        def make_job(sequence: CachedSequence) -> RunJob:
+            raise AssertionError
+
+        begun = it.host.run_round("a", 1, rule, make_job, Ear(prompt_of(1, 20)), content=0)
+        assert begun is not None and len(it.host._early) == 1
+        begun.close()
+        del begun
+        assert not it.host._early

@@ -18,10 +18,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 
 from slipstream.engine.hinting.hints import MOST_TOKENS, Maker
-
-STEPS_OF_PACE = 16
-"""Steps after which a step counts a third as much in a run's tokens a second. More: the price is
-steadier, but it follows a change later."""
+from slipstream.pace import Pace
 
 SLACK = 1.25
 """Wait for a hint as long as its usual delay times this. More: fewer hints miss the step that
@@ -60,7 +57,7 @@ class Hold:
 
     def __init__(self, habit: Habit) -> None:
         self._habit = habit
-        self._tokens = self._seconds = 0.0
+        self._pace = Pace()
         self._ended = 0.0
         self._length = 0
         self._missing_since: float | None = None
@@ -72,7 +69,7 @@ class Hold:
     @property
     def tokens_per_second(self) -> float:
         """The rate of the run now; 0 before its second step."""
-        return self._tokens / self._seconds if self._seconds else 0.0
+        return self._pace.tokens_per_second
 
     def record_step(self, now: float, length: int) -> None:
         """Record that a step of the run ended and its tokens leave: ``length`` is that of all
@@ -80,9 +77,7 @@ class Hold:
         if self._is_held:  # the hint did not come
             self._record_promise(kept=False)
         if self._length:
-            decay = 1 - 1 / STEPS_OF_PACE
-            self._tokens = self._tokens * decay + length - self._length
-            self._seconds = self._seconds * decay + now - self._ended
+            self._pace.record(length - self._length, now - self._ended)
         self._ended, self._length = now, length
 
     def record_hint(self, now: float, next_due: float | None, end: int) -> None:
