@@ -20,38 +20,30 @@ from rich.table import Table
 
 from slipstream.cli.chat import converse
 from slipstream.cli.compile import compile_halves
+from slipstream.cli.ending import fail, progress, refusals
 from slipstream.cli.load import LoadReport, LoadSettings, run_load
 from slipstream.cli.local import LocalServices, PairSettings
+from slipstream.cli.message_json import message_json
 from slipstream.cli.reaching import Server, with_server
 from slipstream.cli.terminal import argument_text, file_text, settle_streams, shows_unicode
 from slipstream.cli.token import token_and_entry
 from slipstream.cli.top import as_dict, look_twice, print_once, watch
-from slipstream.cli.trace import as_json as traces_as_json
 from slipstream.cli.trace import print_turns, write_html
 from slipstream.client import PeerError, Settings
 from slipstream.errors import SlipstreamError
 from slipstream.extras import require
-from slipstream.reasons import Code, Reason
 from slipstream.transport.addresses import stays_here
 from slipstream.version import VERSION
 
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Serve a large language model faster with a small one that guesses ahead; the text never changes.",
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
-progress = Console(stderr=True)
 
 _LOOK_SECONDS = 0.2
 """From one look at the services that ``up`` has started to the next. macOS cannot wait for a
 signal."""
-
-_ADVICE = {
-    Code.UNAVAILABLE.name: "is an orchestrator running there? slipstream up starts one here",
-    Code.UNIMPLEMENTED.name: "the orchestrator there is older than this command",
-    Reason.SESSION_NOT_FOUND: "slipstream chat names its session as it begins, slipstream top those whose turns run",
-}
-"""Advice for an error, by its reason."""
 
 Target = Annotated[
     str, typer.Option(help="target model: a directory, a hub id, a .gguf file, 'embedded' or 'arithmetic:...'")
@@ -62,12 +54,34 @@ Dtype = Annotated[str, typer.Option(help="bfloat16 or float32")]
 DraftLength = Annotated[int | None, typer.Option(help="draft tokens a round; 0 is off; default: the server's")]
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(VERSION)
+        raise typer.Exit
+
+
+@app.callback()
+def every_command(
+    _version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="show Slipstream's version and exit"),
+    ] = False,
+) -> None:
+    """Serve a large language model faster with a small one that guesses ahead; the text never
+    changes.
+
+    A first chat, with the models in the package: slipstream chat --local
+
+    What a command does, with an example: slipstream COMMAND -h
+    """
+
+
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
 def bench(context: typer.Context) -> None:
     """Run the benchmarks of a checkout: all, or those named; --help lists them."""
     checkout = Path(__file__).parents[2]
     if not (checkout / "benchmarks").is_dir():
-        _fail("the benchmarks are not installed with the package: clone the repository and run make bench there")
+        fail("the benchmarks are not installed with the package: clone the repository and run make bench there")
     # The folder it runs in is the checkout: its code is what is meant.
     raise SystemExit(subprocess.call([sys.executable, "-m", "benchmarks", *context.args], cwd=checkout))
 
@@ -89,7 +103,7 @@ def up(
     chosen = {"orchestrator": orchestrator_address, "verifier": verifier_address, "draft": draft_address}
     for name, address in chosen.items():
         if not insecure and not stays_here(address):
-            _fail(
+            fail(
                 f"--{name}-address {address} is not on loopback, and in plaintext anyone on the network can read and "
                 "change what is said there: choose a loopback address, or start the services one by one with --tls-certificate "
                 "and --tls-key, or give --insecure if that is wanted"
@@ -112,7 +126,7 @@ def up(
         while all(service.process.poll() is None for service in local.services.values()):
             time.sleep(_LOOK_SECONDS)
         ended = next(s for s in local.services.values() if s.process.poll() is not None)
-        _fail(ended.last_words())
+        fail(ended.last_words())
 
 
 @app.command()
@@ -149,7 +163,7 @@ def chat(
         draft_length=draft_length,
         token_origins=show_rounds or None,
     )
-    with _refusals(server.address):
+    with refusals(server.address):
         session = None if session is None else argument_text(session, "--session")
         system = None if system is None else argument_text(system, "--system")
         predicted = None if prediction is None else file_text("--prediction", prediction)
@@ -163,10 +177,18 @@ def chat(
 
 @app.command()
 @with_server
-def info(server: Server) -> None:
-    """Show what an orchestrator serves."""
-    with _refusals(server.address), server.client() as client:
-        typer.echo(str(client.server_info()).rstrip())
+def info(
+    server: Server, as_json: Annotated[bool, typer.Option("--json", help="print JSON instead, for a program")] = False
+) -> None:
+    """Show what an orchestrator serves: its models, its limits, and whether it reaches them.
+
+    slipstream info --address 127.0.0.1:50051
+
+    For a script: slipstream info --json
+    """
+    with refusals(server.address), server.client() as client:
+        found = client.server_info()
+        typer.echo(message_json(found) if as_json else str(found).rstrip())
 
 
 @app.command()
@@ -176,7 +198,7 @@ def export(server: Server, session: Annotated[str, typer.Argument(help="its id")
 
     slipstream export 218bec703ea10c96 > session.json
     """
-    with _refusals(server.address), server.client() as client:
+    with refusals(server.address), server.client() as client:
         found = client.export_session(argument_text(session, "the session's id"))
         typer.echo(json.dumps(found, ensure_ascii=not shows_unicode(), indent=2))
 
@@ -199,7 +221,7 @@ def top(
     For a script: slipstream top --once --interval 10 --json
     """
     console = Console(highlight=False)
-    with _refusals(server.address), server.client(reconnect=0.0) as client:
+    with refusals(server.address), server.client(reconnect=0.0) as client:
         if as_json:
             typer.echo(json.dumps(as_dict(look_twice(client, interval))))
         elif once or not console.is_terminal or console.is_dumb_terminal:
@@ -225,19 +247,19 @@ def trace(
 
     As a file: slipstream trace 6a1f0c2e9b7d4835 --html turn.html
     """
-    with _refusals(server.address), server.client() as client:
+    with refusals(server.address), server.client() as client:
         session = argument_text(session, "the session's id")
         answer = client.turn_traces(session, turns)
     if not answer.turns:
-        _fail(f"session {session} has no turn whose rounds are kept: it had none yet, or newer turns took their room")
+        fail(f"session {session} has no turn whose rounds are kept: it had none yet, or newer turns took their room")
     if html is not None:
         try:
             write_html(session, answer, html)
         except OSError as error:
-            _fail(f"{html} cannot be written: {error.strerror or error}")
+            fail(f"{html} cannot be written: {error.strerror or error}")
         progress.print(f"{html} is written", markup=False, highlight=False, soft_wrap=True)
     if as_json:
-        typer.echo(traces_as_json(answer))
+        typer.echo(message_json(answer))
     elif html is None:
         print_turns(session, answer, Console(highlight=False))
 
@@ -259,7 +281,7 @@ def load(
     """Hold many chats at once and report how fast the answers came."""
     generation = Settings(temperature=temperature, max_token_count=max_tokens, seed=0, draft_length=draft_length)
     settings = LoadSettings(sessions, turns, concurrency, rate, prompt_words, generation=generation)
-    with _refusals(server.address), Progress(console=progress, transient=True) as bar:
+    with refusals(server.address), Progress(console=progress, transient=True) as bar:
         task = bar.add_task("turns", total=sessions * turns)
         report = run_load(
             server.address,
@@ -275,7 +297,7 @@ def load(
     for reason, count in report.failures.items():
         progress.print(f"{count} chats failed: {reason}", style="red")
     if not report.turn_count:
-        _fail(f"{server.address}: no turn was answered")
+        fail(f"{server.address}: no turn was answered")
 
 
 def _load_table(report: LoadReport) -> Table:
@@ -304,7 +326,7 @@ def token(
 
     slipstream token shop >> access.toml
     """
-    with _refusals(""):
+    with refusals(""):
         name = argument_text(name, "the name")
     made, entry = token_and_entry(name, days, ascii_only=not shows_unicode())
     typer.echo(f"the token, to be kept by {name} alone: {made}", err=True)
@@ -322,7 +344,7 @@ def compile_ahead() -> None:
     with progress.status("starting two compilers") as status:
         ended = compile_halves(status.update if progress.is_terminal else progress.print)
     if ended:
-        _fail(f"the compiler ended with status {ended}: see above")
+        fail(f"the compiler ended with status {ended}: see above")
     progress.print("compiled for this processor")
 
 
@@ -349,7 +371,7 @@ def _serving(settings: PairSettings, **addresses: Any) -> Iterator[LocalServices
         with status:
             services.__enter__()
     except SlipstreamError as error:
-        _fail(str(error))
+        fail(str(error))
     try:
         yield services
     finally:
@@ -362,26 +384,8 @@ def _converse(server: Server, options: dict[str, Any], shows_rounds: bool, predi
     def lost(error: PeerError) -> None:
         progress.print("[the connection is lost; trying again]", style="dim", markup=False)
 
-    with _refusals(server.address), server.client(on_lost=lost) as client:
+    with refusals(server.address), server.client(on_lost=lost) as client:
         converse(client, options, shows_rounds=shows_rounds, prediction=prediction)
-
-
-@contextmanager
-def _refusals(address: str) -> Iterator[None]:
-    """A readable end for what the orchestrator refuses, or if there is none, or if the options
-    cannot reach any."""
-    try:
-        yield
-    except PeerError as error:
-        advice = _ADVICE.get(error.reason)
-        _fail(f"{address}: {error}{f'; {advice}' if advice else ''}")
-    except SlipstreamError as error:
-        _fail(str(error))
-
-
-def _fail(message: str) -> NoReturn:
-    progress.print(f"slipstream: {message}", style="red", markup=False, highlight=False, soft_wrap=True)
-    sys.exit(1)
 
 
 def main() -> None:

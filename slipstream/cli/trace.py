@@ -4,10 +4,8 @@ JSON."""
 from __future__ import annotations
 
 import contextlib
-import json
 from pathlib import Path
 
-from google.protobuf.json_format import MessageToDict
 from rich.console import Console
 
 from slipstream.cli.trace_html import page
@@ -33,10 +31,3 @@ def write_html(session_id: str, answer: orchestrator_pb2.GetTurnTracesResponse, 
             if file.is_file():
                 file.unlink()
         raise
-
-
-def as_json(answer: orchestrator_pb2.GetTurnTracesResponse) -> str:
-    """Return the answer as the contract's JSON, zeros included."""
-    return json.dumps(
-        MessageToDict(answer, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
-    )

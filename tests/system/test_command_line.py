@@ -161,7 +161,7 @@ def run(*command: str, text: str = "", **environment: str) -> subprocess.Complet
         ([], "Commands"),
         (["chat"], "slipstream chat --local --show-rounds"),
         (["up"], "--target"),
-        (["info"], "--address"),
+        (["info"], "slipstream info --json"),
         (["top"], "slipstream top --once --interval 10 --json"),
         (["trace"], "slipstream trace 6a1f0c2e9b7d4835 --html turn.html"),
     ],
@@ -169,6 +169,7 @@ def run(*command: str, text: str = "", **environment: str) -> subprocess.Complet
 def test_help_teaches(command: list[str], example: str) -> None:
     shown = run(*command, "--help")
     assert shown.returncode == 0
+    assert run(*command, "-h").stdout == shown.stdout
     assert "Usage" in shown.stdout
     assert example in shown.stdout
 
@@ -359,9 +360,13 @@ def test_a_load_is_reported_as_json_and_what_fails_is_counted(paper: LocalServic
 
 
 def test_the_version_is_in_one_place() -> None:
-    assert (
-        subprocess.run([*SLIPSTREAM, "version"], capture_output=True, text=True, timeout=240).stdout.strip() == VERSION
-    )
+    assert run("version").stdout == run("--version").stdout == f"{VERSION}\n"
+
+
+def test_info_is_json_too(paper: LocalServices) -> None:
+    told = json.loads(run("info", "--json", "--address", paper.orchestrator_address).stdout)
+    assert (told["version"], told["target"]["name"]) == (VERSION, "arithmetic:ends=0")
+    assert told["verifier_reachable"] and told["draft_reachable"]
 
 
 BUF = shutil.which("buf", path=str(Path(sys.executable).parent))

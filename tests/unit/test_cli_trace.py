@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from slipstream.cli.message_json import message_json
 from slipstream.cli.remarks import headline, left_out_of, notes_of, remarks_of
 from slipstream.cli.timeline import Kind, Part, own_parts_of, parts_of, span_of, sums_of
-from slipstream.cli.trace import as_json, write_html
+from slipstream.cli.trace import write_html
 from slipstream.cli.trace_html import page
 from slipstream.cli.trace_screen import INKS, Footnotes, Waterfall, kinds_in_cells
 from slipstream.rpc.wire import duration
@@ -417,6 +418,6 @@ def test_a_file_that_cannot_be_written_is_an_error_and_half_of_one_is_removed(tm
 
 
 def test_json_is_the_contracts_own_with_its_zeros() -> None:
-    text = as_json(orchestrator_pb2.GetTurnTracesResponse(turns=[turn(a_round(1, 0, 5))]))
+    text = message_json(orchestrator_pb2.GetTurnTracesResponse(turns=[turn(a_round(1, 0, 5))]))
     assert '"accepted_token_count": 0' in text and '"total": "0.005s"' in text
     assert "least_margin" not in text, "what is not known is not said"

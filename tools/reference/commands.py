@@ -12,8 +12,9 @@ from tools.reference.markdown import cell, generated, paragraph, table
 
 _HEAD = """# Commands
 
-`pip install slipstream-llm` brings the command `slipstream`. `slipstream COMMAND --help` prints the
-same as this page. The settings of the services themselves are in [settings.md](settings.md).
+`pip install slipstream-llm` brings the command `slipstream`. `slipstream COMMAND --help`, or `-h`,
+prints the same as this page, and `slipstream --version` the version. The settings of the services
+themselves are in [settings.md](settings.md).
 """
 
 

@@ -1,0 +1,43 @@
+"""How a command ends that cannot do what it was asked: one line on standard error that says what
+would be right, and status 1."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+from rich.console import Console
+
+from slipstream.client import PeerError
+from slipstream.errors import SlipstreamError
+from slipstream.reasons import Code, Reason
+
+progress = Console(stderr=True)
+
+_ADVICE = {
+    Code.UNAVAILABLE.name: "is an orchestrator running there? slipstream up starts one here",
+    Code.UNIMPLEMENTED.name: "the orchestrator there is older than this command",
+    Reason.SESSION_NOT_FOUND: "slipstream chat names its session as it begins, slipstream top those whose turns run",
+}
+"""Advice for an error, by its reason."""
+
+
+@contextmanager
+def refusals(address: str) -> Iterator[None]:
+    """A readable end for what the orchestrator refuses, or if there is none, or if the options
+    cannot reach any."""
+    try:
+        yield
+    except PeerError as error:
+        advice = _ADVICE.get(error.reason)
+        fail(f"{address}: {error}{f'; {advice}' if advice else ''}")
+    except SlipstreamError as error:
+        fail(str(error))
+
+
+def fail(message: str) -> NoReturn:
+    """Print the line and exit."""
+    progress.print(f"slipstream: {message}", style="red", markup=False, highlight=False, soft_wrap=True)
+    sys.exit(1)
