@@ -210,13 +210,13 @@ class GuessJob(ContinuingJob):
             self._allow_steps()
         return self.withdrawn
 
-    def append_branches(self, append: Append, most: int) -> list[Append]:
+    def append_branches(self, append: Append, row_count: int, most: int) -> list[Append]:
         if self.pending or append.token_count > 1 or not self._finds_branches:
             return []
         # What this step computes for the job's own sequence is not there yet.
         computed = len(self._sequences.own) - (append.token_count if self._line is self.lines.base else 0)
         appends: list[Append] = []
-        for line in self.lines.branches_beside(self._line):
+        for line in self.lines.branches_beside(self._line, row_count):
             tail = self._sequences.extend(line, self.tokens, self._known_length, computed, most)
             if not tail:
                 break

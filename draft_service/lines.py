@@ -119,14 +119,14 @@ class GuessLines:
             line, worth = self._next_worth_a_step()
         return line, min(worth, most, self.room_of(line))
 
-    def branches_beside(self, line: Line) -> list[Line]:
-        """Return the branches that the step of a line should continue too. The model thread calls
-        it."""
+    def branches_beside(self, line: Line, row_count: int) -> list[Line]:
+        """Return the branches that a step of ``row_count`` rows, which continues a line, should
+        continue too. The model thread calls it."""
         with self._worth.lock:
             found = self._worth_a_step()
         own = sum([odds for odds, other in found if other is line])
         others = [(odds, other) for odds, other in found if other is not line and other is not self.base]
-        count = self._worth.row_count([odds for odds, _ in others], own)
+        count = self._worth.branch_count([odds for odds, _ in others], own, row_count)
         return [other for _, other in others[:count]]
 
     def _next_worth_a_step(self) -> tuple[Line, int]:

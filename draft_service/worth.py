@@ -47,7 +47,7 @@ class DraftWorth:
         with self.lock:
             self.probes.record_step(time.monotonic())
 
-    def row_count(self, odds: list[float], own: float) -> int:
-        """Return how many rows of these odds to add to a step whose own row has odds of ``own``.
-        The model thread calls it."""
-        return best_prefix(odds, own, 1, self._times)[0]
+    def branch_count(self, odds: list[float], own: float, row_count: int) -> int:
+        """Return how many branches of these odds to add to a step of ``row_count`` rows. Each of
+        its rows is taken to have odds of ``own``. The model thread calls it."""
+        return best_prefix(odds, own * row_count, row_count, self._times)[0]

@@ -102,9 +102,9 @@ class Job:
         """Take in what the caller has said since the last step. The model thread calls it before
         each step. It raises nothing."""
 
-    def append_branches(self, append: Append, most: int) -> list[Append]:
+    def append_branches(self, append: Append, row_count: int, most: int) -> list[Append]:
         """Return what the next step appends to forks of the job's sequence, besides ``append``: at
-        most ``most`` tokens."""
+        most ``most`` tokens. The step has ``row_count`` rows without them."""
         return []
 
     def record_branch(self, append: Append, answer: Appended) -> None:

@@ -325,12 +325,12 @@ class ModelThread:
 
     def _branches(self, batch: list[tuple[Job, Append]]) -> list[tuple[Job, Append]]:
         """Return what else the step appends, to forks of the drafting jobs' sequences."""
-        left = self._limits.max_step_tokens - sum([append.token_count for _, append in batch])
+        rows, most = sum([append.token_count for _, append in batch]), self._limits.max_step_tokens
         found: list[tuple[Job, Append]] = []
         for job, append in batch:
-            if job.drafting and left > 0:
-                branches = job.append_branches(append, left)
-                left -= sum([branch.token_count for branch in branches])
+            if job.drafting and rows < most:
+                branches = job.append_branches(append, rows, most - rows)
+                rows += sum([branch.token_count for branch in branches])
                 found += [(job, branch) for branch in branches]
         return found
 
