@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -21,9 +21,11 @@ from rich.table import Table
 from slipstream.cli.chat import converse
 from slipstream.cli.compile import compile_halves
 from slipstream.cli.ending import fail, progress, refusals
+from slipstream.cli.listen_addresses import refuse_busy, refuse_plaintext
 from slipstream.cli.load import LoadReport, LoadSettings, run_load
 from slipstream.cli.local import LocalServices, PairSettings
 from slipstream.cli.message_json import message_json
+from slipstream.cli.model_arguments import refuse_wrong_model
 from slipstream.cli.reaching import Server, with_server
 from slipstream.cli.terminal import argument_text, file_text, settle_streams, shows_unicode
 from slipstream.cli.token import token_and_entry
@@ -32,7 +34,6 @@ from slipstream.cli.trace import print_turns, write_html
 from slipstream.client import PeerError, Settings
 from slipstream.errors import SlipstreamError
 from slipstream.extras import require
-from slipstream.transport.addresses import stays_here
 from slipstream.version import VERSION
 
 app = typer.Typer(
@@ -101,13 +102,9 @@ def up(
 ) -> None:
     """Run the three services here until Ctrl-C."""
     chosen = {"orchestrator": orchestrator_address, "verifier": verifier_address, "draft": draft_address}
-    for name, address in chosen.items():
-        if not insecure and not stays_here(address):
-            fail(
-                f"--{name}-address {address} is not on loopback, and in plaintext anyone on the network can read and "
-                "change what is said there: choose a loopback address, or start the services one by one with --tls-certificate "
-                "and --tls-key, or give --insecure if that is wanted"
-            )
+    with refusals(""):
+        if not insecure:
+            refuse_plaintext(_by_option(chosen))
     flags = ["--insecure"] if insecure else []
     settings = PairSettings(
         target=target,
@@ -356,8 +353,14 @@ def version() -> None:
 
 @contextmanager
 def _serving(settings: PairSettings, **addresses: Any) -> Iterator[LocalServices]:
-    """LocalServices with progress on standard error, and a readable end if they cannot start."""
+    """LocalServices with progress on standard error, and a readable end if they cannot start. What
+    can be seen to be wrong without a service is refused before one starts."""
     require("slipstream", "compiled", "orchestrator")
+    with refusals(""):
+        refuse_wrong_model("--target", settings.target)
+        if settings.draft:
+            refuse_wrong_model("--draft", settings.draft)
+        refuse_busy(_by_option({name: one for name, one in addresses.items() if settings.draft or name != "draft"}))
     status = progress.status("starting the services")
 
     def say(text: str) -> None:
@@ -378,6 +381,10 @@ def _serving(settings: PairSettings, **addresses: Any) -> Iterator[LocalServices
         if progress.is_terminal:
             progress.print("stopping the services")
         services.stop()
+
+
+def _by_option(addresses: Mapping[str, str]) -> dict[str, str]:
+    return {f"--{name}-address": address for name, address in addresses.items()}
 
 
 def _converse(server: Server, options: dict[str, Any], shows_rounds: bool, prediction: str | None) -> None:

@@ -1,4 +1,4 @@
-"""How a command ends that cannot do what it was asked: one line on standard error that says what
+"""The end of a command that cannot do what it was asked: one line on standard error that says what
 would be right, and status 1."""
 
 from __future__ import annotations

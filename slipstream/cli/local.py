@@ -23,6 +23,7 @@ from typing import Protocol
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from slipstream.cli.model_arguments import ARITHMETIC, EMBEDDED
 from slipstream.compilation import PROGRESS
 from slipstream.errors import SlipstreamError
 from slipstream.interpreter import module_command
@@ -241,7 +242,7 @@ def is_small(model: str) -> bool:
         return sum(file.stat().st_size for file in path.iterdir() if file.suffix in _WEIGHTS) <= _SMALL_BYTES
     if path.is_file():
         return path.stat().st_size <= _SMALL_BYTES
-    return model == "embedded" or model.startswith("arithmetic:")  # and else a hub id
+    return model == EMBEDDED or model.startswith(ARITHMETIC)  # and else a hub id
 
 
 class LocalServices:

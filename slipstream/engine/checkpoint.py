@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.extras import missing
+from slipstream.model_names import can_be_hub_id
 
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
@@ -90,18 +91,16 @@ def directory_of(name: str, *, weights: bool, trust: Trust = NO_TRUST) -> Path:
         raise UnsupportedModelError(
             f"{name} is a file; a model is a directory with {CONFIG}, {WEIGHTS} and tokenizer.json"
         )
-    if name.startswith(("~", "/", ".")) or name.count("/") > 1:
+    if not can_be_hub_id(name):
         raise UnsupportedModelError(_NO_DIRECTORY.format(name))
     from huggingface_hub import snapshot_download  # this import takes a fifth of a second; a directory needs none
-    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub.errors import LocalEntryNotFoundError
 
     patterns = [*_SMALL_FILES, *(_CODE_FILES if trust.code else ())]
     if weights:
         patterns += [*_WEIGHT_FILES, *(_PICKLE_FILES if trust.pickle else ())]
     try:
         return Path(snapshot_download(name, allow_patterns=patterns, ignore_patterns="*/*"))
-    except HFValidationError:
-        raise UnsupportedModelError(_NO_DIRECTORY.format(name)) from None
     except LocalEntryNotFoundError as error:
         why = "and no such model in the hub's cache here (the hub cannot be reached, or HF_HUB_OFFLINE is set)"
         raise UnsupportedModelError(f"no model directory at {name}, {why}") from error

@@ -130,6 +130,53 @@ def test_up_on_a_busy_port_says_which(paper: LocalServices) -> None:
     wait_until_none_left()
 
 
+RIGHT = "give a model's directory, a .gguf file, a hub id such as org/name, or 'embedded'"
+
+
+@pytest.mark.parametrize("option", ["--target", "--draft"])
+@pytest.mark.parametrize(
+    ("model", "fault"),
+    [
+        ("/nowhere", f"no such file or directory; {RIGHT}"),
+        ("models/nowhere.gguf", f"no such file or directory; {RIGHT}"),
+        ("{folder}", f"the directory has no config.json, so it is not a model's; {RIGHT}"),
+        (
+            "{folder}/ggufs",
+            "the directory has no config.json, but .gguf files: give one of them, such as {folder}/ggufs/m.gguf",
+        ),
+        ("{folder}/model/model.safetensors", "a file of a model: give its directory, {folder}/model"),
+        ("{folder}/notes.txt", f"neither a directory nor a .gguf file; {RIGHT}"),
+    ],
+)
+def test_a_wrong_model_is_refused_by_its_option_before_a_service_starts(
+    option: str, model: str, fault: str, tmp_path: Path
+) -> None:
+    for file in ("ggufs/m.gguf", "model/config.json", "model/model.safetensors", "notes.txt"):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).touch()
+    model, fault = (text.replace("{folder}", str(tmp_path)) for text in (model, fault))
+    other = "--draft" if option == "--target" else "--target"
+    ended = run("up", other, "arithmetic:", option, model)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr == f"slipstream: {option} {model}: {fault}\n"
+    chat = run("chat", "--local", other, "arithmetic:", option, model)
+    assert chat.stderr == ended.stderr
+
+
+def test_an_address_that_cannot_be_listened_on_is_refused_by_its_option(paper: LocalServices) -> None:
+    busy, free = paper.draft_address, [free_address() for _ in range(2)]
+    others = ["--orchestrator-address", free[0], "--verifier-address", free[1]]
+    for address, fault in (
+        (busy, f"cannot listen on {busy}: address already in use; does slipstream up run already?"),
+        (free[0], f"--orchestrator-address and --draft-address are both {free[0]}: give each a port of its own"),
+        ("localhost", "--draft-address localhost is not an address: give host:port, such as 127.0.0.1:50051"),
+        ("127.0.0.1:x", "--draft-address 127.0.0.1:x is not an address: give host:port, such as 127.0.0.1:50051"),
+    ):
+        ended = run("up", *PAPER, *others, "--draft-address", address)
+        assert (ended.returncode, ended.stdout) == (1, "")
+        assert ended.stderr.startswith(f"slipstream: {fault}") and len(ended.stderr.splitlines()) == 1
+
+
 def test_without_a_server_the_chat_says_where_it_looked() -> None:
     address = free_address()
     ended = subprocess.run(
