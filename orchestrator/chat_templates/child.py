@@ -40,7 +40,7 @@ def _answer(line: str) -> dict[str, Any]:
     try:
         asked = json.loads(line)
         clock = datetime.fromisoformat(asked["clock"])
-        conversation = Conversation(asked["messages"], asked["special_tokens"], clock)
+        conversation = Conversation(asked["messages"], asked["special_tokens"], clock, asked["add_generation_prompt"])
         rendered = render(asked["source"], conversation)
     except RenderingError as error:
         return {"error": str(error), "refused": error.refused, "limited": error.limited}

@@ -44,15 +44,28 @@ class Renderer:
         self._child: subprocess.Popen[bytes] | None = None
 
     def render(
-        self, source: str, messages: Sequence[tuple[str, str]], special_tokens: dict[str, str], clock: datetime
+        self,
+        source: str,
+        messages: Sequence[tuple[str, str]],
+        special_tokens: dict[str, str],
+        clock: datetime,
+        *,
+        add_generation_prompt: bool = True,
     ) -> Rendered:
-        """Render the prompt up to the start of the answer. RenderingError; OverloadedError if the
-        machine cannot render now.
+        """Render the prompt up to the start of the answer, or with ``add_generation_prompt`` False
+        up to the end of the last message. RenderingError; OverloadedError if the machine cannot
+        render now.
 
         Blocks as long as the template takes: usually some tenths of a millisecond, and seconds at
         most.
         """
-        asked = {"source": source, "messages": messages, "special_tokens": special_tokens, "clock": clock.isoformat()}
+        asked = {
+            "source": source,
+            "messages": messages,
+            "special_tokens": special_tokens,
+            "clock": clock.isoformat(),
+            "add_generation_prompt": add_generation_prompt,
+        }
         answer = self._ask(json.dumps(asked).encode() + b"\n")
         if "error" in answer:
             raise RenderingError(answer["error"], refused=answer["refused"], limited=answer["limited"])

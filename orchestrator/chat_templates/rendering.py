@@ -52,6 +52,8 @@ class Conversation:
     messages: Sequence[tuple[str, str]]
     special_tokens: dict[str, str]
     clock: datetime
+    add_generation_prompt: bool = True
+    """True to end with what opens the model's answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ class Rendered:
 
 
 def render(source: str, conversation: Conversation) -> Rendered:
-    """Render the prompt up to the start of the answer. RenderingError if that fails.
+    """Render the prompt, as a rule up to the start of the answer. RenderingError if that fails.
 
     A content is a string, or a list of parts if the template loses strings.
     """
@@ -158,7 +160,7 @@ def _rendered(source: str, conversation: Conversation, contents: Sequence[str], 
             messages=[{"role": role, "content": content(said)} for role, said in zip(roles, contents, strict=True)],
             tools=None,
             documents=None,
-            add_generation_prompt=True,
+            add_generation_prompt=conversation.add_generation_prompt,
             strftime_now=conversation.clock.strftime,
             **conversation.special_tokens,
         ):

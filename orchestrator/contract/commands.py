@@ -140,7 +140,7 @@ def _prompt(request: orchestrator_pb2.GenerateRequest) -> Prompt:
     if kind == "tokens" and request.tokens.token_ids:
         return tuple(request.tokens.token_ids)
     if kind == "conversation" and request.conversation.messages:
-        return Conversation(_messages(request.conversation))
+        return Conversation(messages_of(request.conversation, ends_with_user=True))
     raise InvalidFieldsError([FieldViolation(kind or "prompt", "must not be empty: set text, conversation or tokens")])
 
 
@@ -163,7 +163,9 @@ def _prediction(
     raise InvalidFieldsError([FieldViolation(where, "must not be empty: set text or tokens")])
 
 
-def _messages(conversation: orchestrator_pb2.MessageList) -> tuple[Message, ...]:
+def messages_of(conversation: orchestrator_pb2.MessageList, *, ends_with_user: bool) -> tuple[Message, ...]:
+    """Convert the messages of a conversation, of which there is at least one. InvalidFieldsError,
+    also if they do not end with a user's although they must."""
     messages: list[Message] = []
     violations: list[FieldViolation] = []
     for index, message in enumerate(conversation.messages):
@@ -176,7 +178,7 @@ def _messages(conversation: orchestrator_pb2.MessageList) -> tuple[Message, ...]
         if not message.content:
             violations.append(FieldViolation(f"{where}.content", "must not be empty"))
     last = conversation.messages[-1].role
-    if last in ROLES and ROLES[last] != "user":
+    if ends_with_user and last in ROLES and ROLES[last] != "user":
         where = f"conversation.messages[{len(conversation.messages) - 1}].role"
         what = f"must be ROLE_USER in the last message, but is {session_pb2.Role.Name(last)}"
         violations.append(FieldViolation(where, what))

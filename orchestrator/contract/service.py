@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
+from datetime import UTC, datetime
 from functools import partial
 from typing import Protocol
 
@@ -32,6 +33,7 @@ from orchestrator.contract.events import (
 )
 from orchestrator.contract.settings import settings_message, speculation_message
 from orchestrator.contract.status import status_message
+from orchestrator.contract.tokens import answered, tokenization_of, tokens_of
 from orchestrator.contract.traces import fitting_turns, turn_trace_message
 from orchestrator.errors import SessionMovedError, UnauthenticatedError
 from orchestrator.peers.model_peer import PeerStatus
@@ -41,6 +43,7 @@ from orchestrator.sessions.entrance.chat import ChatStream
 from orchestrator.sessions.entrance.chat_commands import ChatClosing, CommandFailed
 from orchestrator.sessions.entrance.sessions import Sessions
 from orchestrator.sessions.turns.readers import TurnReader, read_all
+from orchestrator.sessions.turns.tokenizing import detokenize, tokenize
 from orchestrator.watching.watching import Watching
 from slipstream.rpc.status import abort
 from slipstream.telemetry.tracing import context_of_metadata
@@ -268,6 +271,30 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
             peers = await self._peers.statuses()
             status = status_message(self._sessions, self._watching.totals, peers, self._number, caller)
             return orchestrator_pb2.GetStatusResponse(processes=[status])
+
+    async def Tokenize(
+        self, request: orchestrator_pb2.TokenizeRequest, context: Context
+    ) -> orchestrator_pb2.TokenizeResponse:
+        async with _refusals(context):
+            self._access.principal_of(context)
+            pair, asked = self._sessions.pair, tokenization_of(request)
+            tokens, strings = await tokenize(pair, asked, datetime.now(UTC))
+            response = orchestrator_pb2.TokenizeResponse(
+                token_ids=tokens,
+                token_count=len(tokens),
+                context_length=pair.target.context_length,
+                token_strings=strings,
+            )
+            return answered(response, request.WhichOneof("prompt") or "prompt")
+
+    async def Detokenize(
+        self, request: orchestrator_pb2.DetokenizeRequest, context: Context
+    ) -> orchestrator_pb2.DetokenizeResponse:
+        async with _refusals(context):
+            self._access.principal_of(context)
+            pair, tokens = self._sessions.pair, tokens_of(request)
+            text = await detokenize(pair, tokens, skip_special_tokens=request.skip_special_tokens)
+            return answered(orchestrator_pb2.DetokenizeResponse(text=text), "token_ids")
 
     @contextmanager
     def _noting_refusals(self, parent: TraceContext, session_id: str = "") -> Iterator[None]:

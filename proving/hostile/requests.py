@@ -74,6 +74,8 @@ class Requests:
             "CreateSessionRequest": self._settings,
             "SendMessageRequest": self._send,
             "ChatRequest": self._chat,
+            "TokenizeRequest": self._tokenize,
+            "DetokenizeRequest": self._detokenize,
             "VerifyItem": self._verify,
             "RunItem": self._run,
             "ProposeItem": self._propose,
@@ -163,6 +165,16 @@ class Requests:
             request.choice_count = self.rng.randrange(1, 4)
         self._settings(request)
         self._predict(request)
+
+    def _tokenize(self, request: orchestrator_pb2.TokenizeRequest) -> None:
+        if self.rng.random() < 0.5:
+            request.text = "x" * self.rng.randrange(400)
+        else:
+            request.conversation.messages.add(role="ROLE_USER", content="What is len?")
+        request.token_strings = self.rng.random() < 0.5
+
+    def _detokenize(self, request: orchestrator_pb2.DetokenizeRequest) -> None:
+        request.token_ids.extend(self.rng.choices(_TOKENS, k=self.rng.randrange(400)))
 
     def _settings(self, request: Any) -> None:
         settings = request.settings

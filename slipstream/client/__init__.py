@@ -18,7 +18,7 @@ from slipstream.client.aio.session import AsyncSession
 from slipstream.client.blocking.client import Client
 from slipstream.client.blocking.reply import Reply
 from slipstream.client.blocking.session import Session
-from slipstream.client.results import Delta, Result, TokenLogprobs
+from slipstream.client.results import Delta, Result, TokenLogprobs, Tokens
 from slipstream.client.sessions import Message, SessionInfo
 from slipstream.client.settings import Settings, Structure
 from slipstream.rpc.status import PeerError
@@ -40,4 +40,5 @@ __all__ = [
     "Settings",
     "Structure",
     "TokenLogprobs",
+    "Tokens",
 ]

@@ -51,6 +51,42 @@ def _predicted(prediction: str | Sequence[int] | None) -> orchestrator_pb2.Predi
     return orchestrator_pb2.Prediction(tokens=orchestrator_pb2.TokenList(token_ids=prediction))
 
 
+def _conversation(messages: Sequence[tuple[str, str]]) -> orchestrator_pb2.MessageList:
+    """Convert (role, content) pairs. The server refuses a role that does not exist."""
+    refuse_text("messages", messages)
+    for index, pair in enumerate(messages):
+        refuse_text(f"messages[{index}]", pair)
+    pairs = [
+        session_pb2.Message(role=session_pb2.Role.ValueType(_ROLES.get(role, 0)), content=content)
+        for role, content in messages
+    ]
+    return orchestrator_pb2.MessageList(messages=pairs)
+
+
+def tokenize(
+    prompt: str | Sequence[tuple[str, str]],
+    add_special_tokens: bool | None,
+    add_generation_prompt: bool | None,
+    template_time: datetime | None,
+    *,
+    token_strings: bool,
+) -> orchestrator_pb2.TokenizeRequest:
+    """Build a request for the tokens of a text, or of a conversation of (role, content) pairs."""
+    if isinstance(prompt, bytes):
+        raise TypeError("a prompt must be a str or a list of messages, but is bytes: decode it")
+    request = orchestrator_pb2.TokenizeRequest(
+        add_special_tokens=add_special_tokens,
+        add_generation_prompt=add_generation_prompt,
+        template_time=_timestamp(template_time),
+        token_strings=token_strings,
+    )
+    if isinstance(prompt, str):
+        request.text = prompt
+    else:
+        request.conversation.CopyFrom(_conversation(prompt))
+    return request
+
+
 def generate(
     prompt: str | Sequence[int],
     settings: Settings | None,
@@ -81,17 +117,9 @@ def answer(
     request_id: str | None,
     prediction: str | Sequence[int] | None = None,
 ) -> orchestrator_pb2.GenerateRequest:
-    """Build a request for an answer to a conversation of (role, content) pairs. The server
-    refuses a role that does not exist."""
-    refuse_text("messages", messages)
-    for index, pair in enumerate(messages):
-        refuse_text(f"messages[{index}]", pair)
-    pairs = [
-        session_pb2.Message(role=session_pb2.Role.ValueType(_ROLES.get(role, 0)), content=content)
-        for role, content in messages
-    ]
+    """Build a request for an answer to a conversation of (role, content) pairs."""
     return orchestrator_pb2.GenerateRequest(
-        conversation=orchestrator_pb2.MessageList(messages=pairs),
+        conversation=_conversation(messages),
         settings=_message(settings),
         request_id=request_id or new_request_id(),
         template_time=_timestamp(template_time),

@@ -7,7 +7,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from slipstream.rpc.wire import seconds
-from slipstream.v1 import sampling_pb2, turn_pb2
+from slipstream.v1 import orchestrator_pb2, sampling_pb2, turn_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """The tokens of a text or a conversation."""
+
+    token_ids: tuple[int, ...]
+    context_length: int
+    """Most tokens of prompt and answer together."""
+    token_strings: tuple[str, ...] = ()
+    """Each token as the tokenizer's vocabulary spells it, if asked for."""
+
+    @classmethod
+    def from_message(cls, message: orchestrator_pb2.TokenizeResponse) -> Tokens:
+        """Convert a message."""
+        return cls(tuple(message.token_ids), message.context_length, tuple(message.token_strings))
 
 
 @dataclass(frozen=True, slots=True)

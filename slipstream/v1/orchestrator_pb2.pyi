@@ -1362,3 +1362,162 @@ class GetStatusResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetStatusResponse: _TypeAlias = GetStatusResponse  # noqa: Y015
+
+@_typing.final
+class TokenizeRequest(_message.Message):
+    """A request for the tokens of a text or a conversation."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEXT_FIELD_NUMBER: _builtins.int
+    CONVERSATION_FIELD_NUMBER: _builtins.int
+    ADD_SPECIAL_TOKENS_FIELD_NUMBER: _builtins.int
+    ADD_GENERATION_PROMPT_FIELD_NUMBER: _builtins.int
+    TEMPLATE_TIME_FIELD_NUMBER: _builtins.int
+    TOKEN_STRINGS_FIELD_NUMBER: _builtins.int
+    text: _builtins.str
+    """Raw text: no chat template. May be empty. At most as many characters as a prompt may have."""
+    add_special_tokens: _builtins.bool
+    """Add the special tokens that the tokenizer itself puts around a text, as Generate does. Unset:
+    true. Only with `text`: a chat template writes its own.
+    """
+    add_generation_prompt: _builtins.bool
+    """End the conversation with the tokens that open the model's answer, as Generate does. Unset:
+    true. Only with `conversation`.
+    """
+    token_strings: _builtins.bool
+    """Return each token's string too. Unset: false."""
+    @_builtins.property
+    def conversation(self) -> Global___MessageList:
+        """A conversation, to which the model's chat template is applied. At most 4,096 messages, and as
+        many characters as a prompt may have. Unlike a generation's, it may end with any role.
+        """
+
+    @_builtins.property
+    def template_time(self) -> _timestamp_pb2.Timestamp:
+        """Time that the chat template's clock shows. Unset: now. Only with `conversation`."""
+
+    def __init__(
+        self,
+        *,
+        text: _builtins.str = ...,
+        conversation: Global___MessageList | None = ...,
+        add_special_tokens: _builtins.bool | None = ...,
+        add_generation_prompt: _builtins.bool | None = ...,
+        template_time: _timestamp_pb2.Timestamp | None = ...,
+        token_strings: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_add_generation_prompt", b"_add_generation_prompt", "_add_special_tokens", b"_add_special_tokens", "add_generation_prompt", b"add_generation_prompt", "add_special_tokens", b"add_special_tokens", "conversation", b"conversation", "prompt", b"prompt", "template_time", b"template_time", "text", b"text"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_add_generation_prompt", b"_add_generation_prompt", "_add_special_tokens", b"_add_special_tokens", "add_generation_prompt", b"add_generation_prompt", "add_special_tokens", b"add_special_tokens", "conversation", b"conversation", "prompt", b"prompt", "template_time", b"template_time", "text", b"text", "token_strings", b"token_strings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__add_generation_prompt: _TypeAlias = _typing.Literal["add_generation_prompt"]  # noqa: Y015
+    _WhichOneofArgType__add_generation_prompt: _TypeAlias = _typing.Literal["_add_generation_prompt", b"_add_generation_prompt"]  # noqa: Y015
+    _WhichOneofReturnType__add_special_tokens: _TypeAlias = _typing.Literal["add_special_tokens"]  # noqa: Y015
+    _WhichOneofArgType__add_special_tokens: _TypeAlias = _typing.Literal["_add_special_tokens", b"_add_special_tokens"]  # noqa: Y015
+    _WhichOneofReturnType_prompt: _TypeAlias = _typing.Literal["text", "conversation"]  # noqa: Y015
+    _WhichOneofArgType_prompt: _TypeAlias = _typing.Literal["prompt", b"prompt"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__add_generation_prompt) -> _WhichOneofReturnType__add_generation_prompt | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__add_special_tokens) -> _WhichOneofReturnType__add_special_tokens | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_prompt) -> _WhichOneofReturnType_prompt | None: ...
+
+Global___TokenizeRequest: _TypeAlias = TokenizeRequest  # noqa: Y015
+
+@_typing.final
+class TokenizeResponse(_message.Message):
+    """The tokens. Refused if it would be larger than 4,000,000 bytes, since many clients take at most
+    4 MiB.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    TOKEN_COUNT_FIELD_NUMBER: _builtins.int
+    CONTEXT_LENGTH_FIELD_NUMBER: _builtins.int
+    TOKEN_STRINGS_FIELD_NUMBER: _builtins.int
+    token_count: _builtins.int
+    """Number of token_ids."""
+    context_length: _builtins.int
+    """Most tokens of prompt and answer together: Model.context_length of the target."""
+    @_builtins.property
+    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The tokens in order."""
+
+    @_builtins.property
+    def token_strings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """If asked for: each of token_ids as the tokenizer's vocabulary spells it. It is not the token's
+        text: many vocabularies write a space as another character.
+        """
+
+    def __init__(
+        self,
+        *,
+        token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        token_count: _builtins.int = ...,
+        context_length: _builtins.int = ...,
+        token_strings: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_length", b"context_length", "token_count", b"token_count", "token_ids", b"token_ids", "token_strings", b"token_strings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TokenizeResponse: _TypeAlias = TokenizeResponse  # noqa: Y015
+
+@_typing.final
+class DetokenizeRequest(_message.Message):
+    """A request for the text of token ids."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    SKIP_SPECIAL_TOKENS_FIELD_NUMBER: _builtins.int
+    skip_special_tokens: _builtins.bool
+    """Leave out special tokens, as the text of answers does. Unset: false."""
+    @_builtins.property
+    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """From 0 to Model.vocabulary_size - 1. May be empty. At most 262,144."""
+
+    def __init__(
+        self,
+        *,
+        token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        skip_special_tokens: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["skip_special_tokens", b"skip_special_tokens", "token_ids", b"token_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DetokenizeRequest: _TypeAlias = DetokenizeRequest  # noqa: Y015
+
+@_typing.final
+class DetokenizeResponse(_message.Message):
+    """The text. Refused if it would be larger than 4,000,000 bytes, since many clients take at most
+    4 MiB.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEXT_FIELD_NUMBER: _builtins.int
+    text: _builtins.str
+    """The text. Bytes that make no character are U+FFFD. An id that only pads the vocabulary has no
+    text.
+    """
+    def __init__(
+        self,
+        *,
+        text: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DetokenizeResponse: _TypeAlias = DetokenizeResponse  # noqa: Y015

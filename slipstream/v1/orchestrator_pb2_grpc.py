@@ -112,6 +112,16 @@ class OrchestratorServiceStub:
                 request_serializer=slipstream_dot_v1_dot_orchestrator__pb2.GetStatusRequest.SerializeToString,
                 response_deserializer=slipstream_dot_v1_dot_orchestrator__pb2.GetStatusResponse.FromString,
                 _registered_method=True)
+        self.Tokenize = channel.unary_unary(
+                '/slipstream.v1.OrchestratorService/Tokenize',
+                request_serializer=slipstream_dot_v1_dot_orchestrator__pb2.TokenizeRequest.SerializeToString,
+                response_deserializer=slipstream_dot_v1_dot_orchestrator__pb2.TokenizeResponse.FromString,
+                _registered_method=True)
+        self.Detokenize = channel.unary_unary(
+                '/slipstream.v1.OrchestratorService/Detokenize',
+                request_serializer=slipstream_dot_v1_dot_orchestrator__pb2.DetokenizeRequest.SerializeToString,
+                response_deserializer=slipstream_dot_v1_dot_orchestrator__pb2.DetokenizeResponse.FromString,
+                _registered_method=True)
 
 
 class OrchestratorServiceServicer:
@@ -235,6 +245,21 @@ class OrchestratorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Tokenize(self, request, context):
+        """Return the tokens of a text or a conversation: those that Generate would answer. Nothing is
+        generated.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Detokenize(self, request, context):
+        """Return the text of token ids.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OrchestratorServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -307,6 +332,16 @@ def add_OrchestratorServiceServicer_to_server(servicer, server):
                     servicer.GetStatus,
                     request_deserializer=slipstream_dot_v1_dot_orchestrator__pb2.GetStatusRequest.FromString,
                     response_serializer=slipstream_dot_v1_dot_orchestrator__pb2.GetStatusResponse.SerializeToString,
+            ),
+            'Tokenize': grpc.unary_unary_rpc_method_handler(
+                    servicer.Tokenize,
+                    request_deserializer=slipstream_dot_v1_dot_orchestrator__pb2.TokenizeRequest.FromString,
+                    response_serializer=slipstream_dot_v1_dot_orchestrator__pb2.TokenizeResponse.SerializeToString,
+            ),
+            'Detokenize': grpc.unary_unary_rpc_method_handler(
+                    servicer.Detokenize,
+                    request_deserializer=slipstream_dot_v1_dot_orchestrator__pb2.DetokenizeRequest.FromString,
+                    response_serializer=slipstream_dot_v1_dot_orchestrator__pb2.DetokenizeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -695,6 +730,60 @@ class OrchestratorService:
             '/slipstream.v1.OrchestratorService/GetStatus',
             slipstream_dot_v1_dot_orchestrator__pb2.GetStatusRequest.SerializeToString,
             slipstream_dot_v1_dot_orchestrator__pb2.GetStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Tokenize(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/slipstream.v1.OrchestratorService/Tokenize',
+            slipstream_dot_v1_dot_orchestrator__pb2.TokenizeRequest.SerializeToString,
+            slipstream_dot_v1_dot_orchestrator__pb2.TokenizeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Detokenize(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/slipstream.v1.OrchestratorService/Detokenize',
+            slipstream_dot_v1_dot_orchestrator__pb2.DetokenizeRequest.SerializeToString,
+            slipstream_dot_v1_dot_orchestrator__pb2.DetokenizeResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -89,6 +89,12 @@ class OrchestratorServiceStub:
     """Report how busy the orchestrator and its peers are. Counters are sums since the start: the
     difference of two calls makes a rate.
     """
+    Tokenize: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.TokenizeRequest, _orchestrator_pb2.TokenizeResponse]
+    """Return the tokens of a text or a conversation: those that Generate would answer. Nothing is
+    generated.
+    """
+    Detokenize: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.DetokenizeRequest, _orchestrator_pb2.DetokenizeResponse]
+    """Return the text of token ids."""
 
 @_typing.type_check_only
 class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
@@ -151,6 +157,12 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     """Report how busy the orchestrator and its peers are. Counters are sums since the start: the
     difference of two calls makes a rate.
     """
+    Tokenize: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.TokenizeRequest, _orchestrator_pb2.TokenizeResponse]  # type: ignore[assignment]
+    """Return the tokens of a text or a conversation: those that Generate would answer. Nothing is
+    generated.
+    """
+    Detokenize: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.DetokenizeRequest, _orchestrator_pb2.DetokenizeResponse]  # type: ignore[assignment]
+    """Return the text of token ids."""
 
 class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
     """The service that clients call.
@@ -294,5 +306,23 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         """Report how busy the orchestrator and its peers are. Counters are sums since the start: the
         difference of two calls makes a rate.
         """
+
+    @_abc_1.abstractmethod
+    def Tokenize(
+        self,
+        request: _orchestrator_pb2.TokenizeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_pb2.TokenizeResponse, _abc.Awaitable[_orchestrator_pb2.TokenizeResponse]]:
+        """Return the tokens of a text or a conversation: those that Generate would answer. Nothing is
+        generated.
+        """
+
+    @_abc_1.abstractmethod
+    def Detokenize(
+        self,
+        request: _orchestrator_pb2.DetokenizeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_pb2.DetokenizeResponse, _abc.Awaitable[_orchestrator_pb2.DetokenizeResponse]]:
+        """Return the text of token ids."""
 
 def add_OrchestratorServiceServicer_to_server(servicer: OrchestratorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

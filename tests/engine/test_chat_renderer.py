@@ -218,7 +218,13 @@ def test_the_places_of_contents_are_those_in_the_text() -> None:
 
 def test_a_child_answers_in_lines_of_json() -> None:
     command = [sys.executable, "-m", "orchestrator.chat_templates.child"]
-    asked = {"source": PLAIN, "messages": [("user", "é\n")], "special_tokens": {}, "clock": NOW.isoformat()}
+    asked: dict[str, object] = {
+        "source": PLAIN,
+        "messages": [("user", "é\n")],
+        "special_tokens": {},
+        "clock": NOW.isoformat(),
+    }
+    asked["add_generation_prompt"] = True
     done = subprocess.run(command, input=json.dumps(asked) + "\n", capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["text"] == "<user>é\n"
     assert len(re.findall("\n", done.stdout)) == 1

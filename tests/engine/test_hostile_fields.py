@@ -18,7 +18,7 @@ from google.protobuf.message import Message as ProtobufMessage
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.contract import commands
+from orchestrator.contract import commands, tokens
 from orchestrator.contract.settings import settings_message, settings_of
 from orchestrator.errors import PromptTooLongError
 from orchestrator.sessions.admission.principal import ANONYMOUS
@@ -60,6 +60,8 @@ PARSERS: list[tuple[type[ProtobufMessage], Callable[[Any], object]]] = [
     (pb.ListSessionsRequest, commands.page_size_of),
     (pb.ListSessionsRequest, lambda request: commands.cursor_of(request.page_token)),
     (pb.GetTurnTracesRequest, commands.turn_count_of),
+    (pb.TokenizeRequest, tokens.tokenization_of),
+    (pb.DetokenizeRequest, tokens.tokens_of),
     (rule_pb2.SamplingRule, lambda message: rule_of(message, LIMITS.vocabulary_size)),
     (rule_pb2.TokenDistribution, lambda message: distribution_fault(5, distribution_of(message), 2048)),
     (pb.UserMessage, lambda message: context_of(message.traceparent)),

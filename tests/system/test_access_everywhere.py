@@ -85,7 +85,9 @@ def test_every_process_lets_a_known_caller_in_and_no_other(system: Guarded) -> N
         answer = client.generate(PROMPT, Settings(max_token_count=5)).wait()
         assert list(answer.token_ids) == paper_tokens(PROMPT, 5)
     for client in system.clients(None):
-        for call in (client.server_info, client.create_session, client.status, partial(sessions_of, client)):
+        text, tokens = partial(client.tokenize, "hi"), partial(client.detokenize, PROMPT)
+        calls = (client.server_info, client.create_session, client.status, partial(sessions_of, client), text, tokens)
+        for call in calls:
             assert refusal(call).code.name == "UNAUTHENTICATED"
 
 
@@ -154,6 +156,11 @@ def test_a_request_that_comes_again_through_another_process_happens_once(system:
         found = client.stub.GetSession(asked_for, metadata=system.metadata("alice"), timeout=30)
         assert found.session.turn_count == 1
         client.delete_session(session_id)
+
+
+def test_every_process_tokenizes_for_a_known_caller(system: Guarded) -> None:
+    for client in system.clients("bob"):
+        assert client.detokenize(client.tokenize("hi", add_special_tokens=False).token_ids) == "hi"
 
 
 def test_a_callers_limits_count_in_every_process(system: Guarded) -> None:

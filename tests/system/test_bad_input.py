@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import grpc
 import pytest
@@ -131,15 +132,44 @@ def test_a_text_that_could_hardly_fit_is_refused_before_it_is_looked_at(client: 
     most = 16 * 8192
     said = [session_pb2.Message(role="ROLE_USER", content="x" * (most // 2))] * 3
     session_id = client.stub.CreateSession(pb.CreateSessionRequest()).session.id
-    for call in (
-        lambda: generate(client, text="x" * (most + 1)),
-        lambda: generate(client, conversation=pb.MessageList(messages=said)),
-        lambda: list(client.stub.SendMessage(pb.SendMessageRequest(session_id=session_id, content="x" * (most + 1)))),
-    ):
-        assert refusal(call) == ("INVALID_ARGUMENT", "PROMPT_TOO_LONG", ["prompt"])
+    message = pb.SendMessageRequest(session_id=session_id, content="x" * (most + 1))
+    calls: list[tuple[str, Callable[[], object]]] = [
+        ("text", lambda: generate(client, text="x" * (most + 1))),
+        ("text", lambda: client.stub.Tokenize(pb.TokenizeRequest(text="x" * (most + 1)))),
+        ("conversation.messages", lambda: generate(client, conversation=pb.MessageList(messages=said))),
+        ("conversation.messages", lambda: client.stub.Tokenize(pb.TokenizeRequest(conversation={"messages": said}))),
+        ("content", lambda: list(client.stub.SendMessage(message))),
+    ]
+    for field, call in calls:
+        assert refusal(call) == ("INVALID_ARGUMENT", "PROMPT_TOO_LONG", [field])
     system = pb.CreateSessionRequest(system="x" * (most + 1))
     assert refusal(lambda: client.stub.CreateSession(system)) == ("INVALID_ARGUMENT", "PROMPT_TOO_LONG", ["system"])
     assert refusal(lambda: generate(client, text="x" * most))[1] == "PROMPT_TOO_LONG", "8,192 tokens are counted"
+
+
+def test_what_cannot_be_tokenized_is_named(client: Client) -> None:
+    def asked(**fields: object) -> list[str]:
+        code, reason, bad = refusal(lambda: client.stub.Tokenize(pb.TokenizeRequest(**fields)))
+        assert (code, reason) == ("INVALID_ARGUMENT", "INVALID_FIELDS")
+        return bad
+
+    said = {"messages": [{"role": "ROLE_USER", "content": "x"}]}
+    assert asked() == ["prompt"]
+    assert asked(conversation={}) == ["conversation.messages"]
+    assert asked(conversation={"messages": [{"role": 9, "content": "x"}]}) == ["conversation.messages[0].role"]
+    assert asked(conversation=said, add_special_tokens=False) == ["add_special_tokens"]
+    assert asked(text="x", add_generation_prompt=False, template_time={}) == ["add_generation_prompt", "template_time"]
+    for tokens, field in (([5, 259], "token_ids[1]"), ([-1], "token_ids[0]"), ([5] * (2**18 + 1), "token_ids")):
+        request = pb.DetokenizeRequest(token_ids=tokens)
+        assert refusal(partial(client.stub.Detokenize, request)) == ("INVALID_ARGUMENT", "INVALID_FIELDS", [field])
+
+
+def test_tokens_come_back_as_the_text_that_they_were(client: Client) -> None:
+    """As many as the largest request may have: the answer is small enough for every client."""
+    told = client.tokenize("x" * 16 * 8192, token_strings=True)
+    assert len(told.token_ids) == len(told.token_strings) >= 16 * 8192 and told.context_length == 8192
+    assert client.detokenize(told.token_ids).endswith("x" * 16 * 8192)
+    assert len(client.detokenize(told.token_ids[-1:] * 2**18)) == 2**18
 
 
 def test_lists_of_millions_are_refused_by_their_lengths(client: Client) -> None:

@@ -125,9 +125,17 @@ class Codec:
         """Encode by a call that releases Python's lock, so that other threads run meanwhile."""
         return self.tokenizer.encode_batch([text], add_special_tokens=False)[0]
 
+    def text_of(self, tokens: Sequence[int], *, skip_special_tokens: bool) -> str:
+        """Return the text of tokens, by a call that releases Python's lock."""
+        return self.tokenizer.decode_batch([list(tokens)], skip_special_tokens=skip_special_tokens)[0]
+
     def decode(self, tokens: Sequence[int]) -> str:
         """Return tokens as text without special tokens."""
         return self.tokenizer.decode(list(tokens), skip_special_tokens=True)
+
+    def strings_of(self, tokens: Sequence[int]) -> list[str]:
+        """Return tokens as the vocabulary spells them; an id without a token is empty."""
+        return [self.tokenizer.id_to_token(token) or "" for token in tokens]
 
     def text_with_special_tokens(self, tokens: Sequence[int]) -> str:
         """Decode tokens as they stand in rendered text, special tokens included."""
@@ -161,13 +169,16 @@ class Codec:
         """Return a token as it stands in rendered text, special tokens included."""
         return self.text_with_special_tokens([token])
 
-    def render(self, messages: Sequence[Message], clock: datetime) -> str:
+    def render(self, messages: Sequence[Message], clock: datetime, *, add_generation_prompt: bool = True) -> str:
         """Render the conversation as `render_with_places` does, and return the text alone."""
-        return self.render_with_places(messages, clock).text
+        return self.render_with_places(messages, clock, add_generation_prompt=add_generation_prompt).text
 
-    def render_with_places(self, messages: Sequence[Message], clock: datetime) -> Rendered:
-        """Render the conversation as the model wants it, up to where its answer begins. The
-        template takes ``clock`` for now.
+    def render_with_places(
+        self, messages: Sequence[Message], clock: datetime, *, add_generation_prompt: bool = True
+    ) -> Rendered:
+        """Render the conversation as the model wants it, up to where its answer begins, or with
+        ``add_generation_prompt`` False up to the end of the last message. The template takes
+        ``clock`` for now.
 
         Blocks for as long as the template takes. NoChatTemplateError; ChatTemplateBrokenError;
         PromptTooLongError; OverloadedError; InvalidFieldsError if the template refuses the messages
@@ -178,7 +189,9 @@ class Codec:
         said = [(message.role, message.content) for message in messages]
         renderer = LONG_RENDERER if sum(message.length for message in messages) > LONG else RENDERER
         try:
-            rendered = renderer.render(self._template, said, self._special_tokens, clock)
+            rendered = renderer.render(
+                self._template, said, self._special_tokens, clock, add_generation_prompt=add_generation_prompt
+            )
         except RenderingError as error:
             raise self._refusal(error) from error
         self._has_rendered = True

@@ -30,9 +30,11 @@ from slipstream.structures.trials import StructureTrials
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Messages for the model's chat template; the last one is a user's."""
+    """Messages for the model's chat template; a generation's end with a user's."""
 
     messages: tuple[Message, ...]
+    add_generation_prompt: bool = True
+    """True to end the prompt with what opens the model's answer."""
 
     @property
     def length(self) -> int:
@@ -156,7 +158,17 @@ class Pair:
             length, work = prompt.length, partial(self._encode_conversation, prompt, clock)
         else:
             length, work = prompt.length, prompt.tokens
-        self.check_length(length, "prompt")
+        return await self._encoded(prompt, length, work)
+
+    async def encode_bare(self, text: str) -> list[int]:
+        """Return a text's tokens without the special tokens that the tokenizer puts around it.
+        Raises what `encode` raises."""
+        return await self._encoded(text, len(text), partial(self.codec.encode_rendered, text))
+
+    async def _encoded(
+        self, prompt: str | Conversation | SessionPrompt, length: int, work: Callable[[], list[int]]
+    ) -> list[int]:
+        self.check_length(length, "text" if isinstance(prompt, str) else _placed(_ALL_MESSAGES, prompt).field)
         try:
             tokens = await self.text_work.run(length, work, renders=not isinstance(prompt, str))
         except InvalidFieldsError as error:
@@ -190,7 +202,13 @@ class Pair:
             )
 
     def _encode_conversation(self, conversation: Conversation, clock: datetime) -> list[int]:
-        return self.codec.encode_rendered(self.codec.render(conversation.messages, clock))
+        rendered = self.codec.render(
+            conversation.messages, clock, add_generation_prompt=conversation.add_generation_prompt
+        )
+        return self.codec.encode_rendered(rendered)
+
+
+_ALL_MESSAGES = FieldViolation("messages", "")
 
 
 def _placed(violation: FieldViolation, prompt: str | Conversation | SessionPrompt) -> FieldViolation:

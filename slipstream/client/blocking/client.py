@@ -18,7 +18,7 @@ from slipstream.client.blocking.reply import Reply
 from slipstream.client.blocking.session import Session
 from slipstream.client.blocking.watcher import Watcher
 from slipstream.client.identity import call_metadata
-from slipstream.client.results import Result
+from slipstream.client.results import Result, Tokens
 from slipstream.client.sessions import Message, SessionInfo, exported
 from slipstream.client.settings import Settings
 from slipstream.client.watching import Watching
@@ -206,6 +206,38 @@ class Client:
         return self._connection.call(
             self.stub.GetServerInfo, orchestrator_pb2.GetServerInfoRequest(), self._connection.attempts(timeout)
         )
+
+    def tokenize(
+        self,
+        prompt: str | Sequence[tuple[str, str]],
+        *,
+        add_special_tokens: bool | None = None,
+        add_generation_prompt: bool | None = None,
+        template_time: datetime | None = None,
+        token_strings: bool = False,
+        timeout: float | None = None,
+    ) -> Tokens:
+        """Return the tokens of a raw text, or of a conversation of (role, content) pairs: those
+        that `generate` and `answer` would give the model.
+
+        ``add_special_tokens`` is for a text. False leaves out the special tokens that the tokenizer
+        puts around it. ``add_generation_prompt`` and ``template_time`` are for a conversation.
+        False ends it with its last message, so that no answer follows.
+        """
+        request = requests.tokenize(
+            prompt, add_special_tokens, add_generation_prompt, template_time, token_strings=token_strings
+        )
+        attempts = self._connection.attempts(timeout)
+        return Tokens.from_message(self._connection.call(self.stub.Tokenize, request, attempts))
+
+    def detokenize(
+        self, token_ids: Sequence[int], *, skip_special_tokens: bool = False, timeout: float | None = None
+    ) -> str:
+        """Return the text of token ids. ``skip_special_tokens`` leaves special tokens out, as the
+        text of answers does."""
+        request = orchestrator_pb2.DetokenizeRequest(token_ids=token_ids, skip_special_tokens=skip_special_tokens)
+        attempts = self._connection.attempts(timeout)
+        return (self._connection.call(self.stub.Detokenize, request, attempts)).text
 
     def turn_traces(
         self, session_id: str, turn_count: int = 1, *, timeout: float | None = None
