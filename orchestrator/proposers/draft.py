@@ -126,14 +126,14 @@ class DraftProposer(Proposer):
 
     def committed(self, position: int, part: Part) -> None:
         """Tell the draft what the target has chosen."""
-        if self._side is None:
+        if self._side is None or self._sink is None:
             return
         self._tokens += part.tokens
         self._pace.record(len(part.tokens), part.timing.round_trip)
         self._count(part, self._side)
         self._move_if_away(self._side)
         run = self._run
-        if not self._may_guess:  # else it would guess on up to its horizon
+        if not (self._may_guess and self._sink.goes_on):  # else it would guess on up to its horizon
             self._end_run()
         elif run is None or run.has_ended:
             self._start()

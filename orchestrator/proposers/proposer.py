@@ -27,6 +27,10 @@ class HintSink(Protocol):
     def traceparent(self) -> str:
         """The W3C trace context of the run's spans. Empty: not traced."""
 
+    @property
+    def goes_on(self) -> bool:
+        """True unless the run has ended and all that it has chosen was taken."""
+
     def hint(self, message: hint_pb2.Hint) -> None:
         """Send a hint to the verifier. Does nothing once the run has ended."""
 

@@ -38,6 +38,7 @@ class Sink:
     """A verifier's run."""
 
     traceparent = f"00-{7:032x}-{8:016x}-01"
+    goes_on = True
 
     def __init__(self) -> None:
         self.hints: list[hint_pb2.Hint] = []
@@ -341,6 +342,16 @@ def test_a_draft_stands_still_while_a_trial_goes_on_without_it(session: Session)
     trials._is_on = True
     session.commit(8)
     assert session.starts[-1][-5:] == [4, 5, 6, 7, 8]
+
+
+def test_a_draft_is_not_told_of_the_last_tokens_of_a_run(session: Session) -> None:
+    """It would guess past them."""
+    session.begin()
+    session.commit(4)
+    session.sink.goes_on = False
+    told = len(session.told("commit"))
+    session.commit(5)
+    assert len(session.told("commit")) == told and len(session.told("stop")) == 1
 
 
 def drafted(hint_count: int, accepted: int) -> Step:
