@@ -1,7 +1,8 @@
 """Plain decoding and hints, simulated: round trips, sessions, wrong drafts, shared processors.
 
 The second table doubles and halves each number that decides about hints. Figures are means over
-seeds; the simulation takes no real time, so they are the same on every machine.
+seeds; the simulation takes no real time, so they are the same on every machine. With ``--replay``
+it shows what recorded turns would have made instead.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ import pkgutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 from rich.progress import Progress
 from rich.table import Table
 
+from benchmarks.recorded_turns import read_turns
 from benchmarks.report import Report, add_output
 from benchmarks.simulated_hints import Scenario, simulate
 from draft_service import lines, worth
@@ -157,9 +160,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--tokens", type=int, default=1000, help="tokens of a session")
     parser.add_argument("--seeds", type=int, default=6, help="seeds of the first table")
     parser.add_argument("--varied-seeds", type=int, default=3, help="seeds of the second table; 0 leaves it out")
+    parser.add_argument(
+        "--replay",
+        type=Path,
+        metavar="FILE",
+        help="simulate the turns that `slipstream trace SESSION --json > FILE` recorded, instead",
+    )
     add_output(parser)
     options = parser.parse_args(arguments)
     report = Report("hint-simulation", __doc__ or "", options.output)
+    if options.replay is not None:
+        try:
+            report.show(_replayed(options.replay, options.seeds))
+        except (OSError, ValueError) as error:
+            parser.error(f"argument --replay: {error}")
+        return
     known = scenarios(options.tokens)
     table = Table(title="acceptance .8; verification 25 ms + 0.2 per row, draft 3 ms + 0.05 per further row; tokens/s")
     for column in ("scenario", "plain", "hints", "standard error", "hints / plain"):
@@ -168,11 +183,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for name, scenario in progress.track(known.items(), description="scenarios"):
             plain = mean(rates(replace(scenario, is_hinted=False), 1))
             hinted = rates(scenario, options.seeds)
-            error = stdev(hinted) / len(hinted) ** 0.5 if len(hinted) > 1 else 0.0
-            table.add_row(name, f"{plain:.1f}", f"{mean(hinted):.1f}", f"{error:.1f}", f"{mean(hinted) / plain:.3f}")
+            deviation = stdev(hinted) / len(hinted) ** 0.5 if len(hinted) > 1 else 0.0
+            table.add_row(name, f"{plain:.1f}", f"{mean(hinted):.1f}", f"{deviation:.1f}", f"{mean(hinted) / plain:.3f}")
     report.show(table)
     if options.varied_seeds:
         report.show(_varied(report, known, options.varied_seeds))
+
+
+def _replayed(file: Path, seeds: int) -> Table:
+    table = Table(title="recorded turns, tokens/s after the first step")
+    for column in ("turn", "tokens", "right", "recorded", "plain", "hints", "on shared processors"):
+        table.add_column(column, justify="left" if column == "turn" else "right")
+    for turn in read_turns(file):
+        scenario = turn.scenario
+        ways = [replace(scenario, is_hinted=False), scenario, replace(scenario, is_shared=True)]
+        simulated = [mean(rates(way, seeds)) for way in ways]
+        cells = [turn.tokens_per_second, *simulated]
+        table.add_row(
+            turn.name, str(scenario.token_count), f"{scenario.acceptance:.2f}", *[f"{cell:.0f}" for cell in cells]
+        )
+    return table
 
 
 def _varied(report: Report, known: dict[str, Scenario], seeds: int) -> Table:

@@ -36,6 +36,9 @@ class Scenario:
     """Odds of the draft's likeliest token."""
     stated: float | None = None
     """Odds that the draft states; None for the true ones."""
+    recorded: tuple[bool | None, ...] = ()
+    """For each position of the answer whether the draft's first choice is right, as far as a
+    recorded turn tells; None is drawn."""
     right_from: int = 0
     """Position from which the draft is right at all: before, all its tokens are wrong."""
     spread: float = 0.0
@@ -81,6 +84,10 @@ class _Passages:
         return tokens[self._source - 1]
 
 
+def _recorded_at(scenario: Scenario, index: int) -> bool | None:
+    return scenario.recorded[index] if 0 <= index < len(scenario.recorded) else None
+
+
 class Text:
     """The tokens that the target chooses in a session, and what the draft says of them."""
 
@@ -92,6 +99,8 @@ class Text:
         for position in range(PROMPT + scenario.token_count + 2 * MOST_TOKENS):
             odds = min(1.0, max(0.0, scenario.acceptance + scenario.spread * draw.choice([-1, 1])))
             first, second = draw.random() < odds, draw.random() < scenario.second_share
+            if (known := _recorded_at(scenario, position - PROMPT)) is not None:
+                first = known
             is_right = position >= PROMPT + scenario.right_from
             self.tokens.append(copied.next_token(self.tokens))
             said = odds if scenario.stated is None else scenario.stated
