@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from orchestrator.contract.commands import ROLES
 from orchestrator.contract.fields import timestamp
 from orchestrator.peers.model_info import ModelInfo
 from orchestrator.rounds.result import Origin
-from orchestrator.sessions.conversation.codec import Message
+from orchestrator.sessions.conversation.codec import Codec, Message
 from orchestrator.sessions.conversation.turn_limits import FinishReason
 from orchestrator.sessions.durability.loaded import SessionSummary
 from orchestrator.sessions.durability.payloads import ToldTurn
 from orchestrator.sessions.entrance.chat_commands import ChatEvent, CommandFailed, SessionOpened, TurnHappened
+from orchestrator.sessions.entrance.sessions import Sessions
+from orchestrator.sessions.turns.pair import Pair
 from orchestrator.sessions.turns.statistics import TurnStatistics
 from orchestrator.sessions.turns.turn_record import TurnDelta, TurnEnded, TurnEvent, TurnStarted
 from slipstream.errors import SlipstreamError
 from slipstream.rpc.sampling_wire import defaults_message, logprobs_message
 from slipstream.rpc.status import status_of
 from slipstream.rpc.wire import duration
-from slipstream.v1 import orchestrator_pb2, session_pb2, turn_pb2
+from slipstream.sampling.outcome import TokenLogprobs
+from slipstream.v1 import orchestrator_pb2, sampling_pb2, session_pb2, turn_pb2
 
 _FINISH_REASONS = {reason: turn_pb2.FinishReason.Value(f"FINISH_REASON_{reason.name}") for reason in FinishReason}
 _ORIGINS = {origin: turn_pb2.TokenOrigin.Value(f"TOKEN_ORIGIN_{origin.name}") for origin in Origin}
 _ROLE_VALUES = {name: value for value, name in ROLES.items()}
 
 
-def turn_event(turn: int, event: TurnEvent) -> turn_pb2.TurnEvent:
-    """Convert an event of a turn."""
+def turn_event(turn: int, event: TurnEvent, pair: Pair) -> turn_pb2.TurnEvent:
+    """Convert an event of a turn of the ``pair``."""
     if isinstance(event, TurnStarted):
         started = turn_pb2.TurnStarted(
             session_id=event.session_id,
@@ -35,27 +40,28 @@ def turn_event(turn: int, event: TurnEvent) -> turn_pb2.TurnEvent:
         )
         return turn_pb2.TurnEvent(turn=turn, started=started)
     if isinstance(event, TurnDelta):
+        converted = partial(_logprobs_with_bytes, pair.codec) if event.tells_token_bytes else logprobs_message
         delta = turn_pb2.TurnDelta(
             text=event.text,
             token_ids=event.token_ids,
             token_offset=event.token_offset,
             token_origins=[_ORIGINS[origin] for origin in event.origins],
             token_text_byte_counts=event.text_byte_counts,
-            logprobs=map(logprobs_message, event.logprobs),
-            prompt_logprobs=map(logprobs_message, event.prompt_logprobs),
+            logprobs=map(converted, event.logprobs),
+            prompt_logprobs=map(converted, event.prompt_logprobs),
         )
         return turn_pb2.TurnEvent(turn=turn, delta=delta)
     if event.error is not None:
-        return turn_pb2.TurnEvent(turn=turn, failed=_failed(event, event.error))
-    return turn_pb2.TurnEvent(turn=turn, finished=_finished(event))
+        return turn_pb2.TurnEvent(turn=turn, failed=_failed(event, event.error, pair.target))
+    return turn_pb2.TurnEvent(turn=turn, finished=_finished(event, pair.target))
 
 
-def chat_response(event: ChatEvent, ttl_seconds: float) -> orchestrator_pb2.ChatResponse:
+def chat_response(event: ChatEvent, sessions: Sessions) -> orchestrator_pb2.ChatResponse:
     """Convert an event of a chat."""
     if isinstance(event, TurnHappened):
-        return orchestrator_pb2.ChatResponse(turn=turn_event(event.turn, event.event))
+        return orchestrator_pb2.ChatResponse(turn=turn_event(event.turn, event.event, sessions.pair))
     if isinstance(event, SessionOpened):
-        opened = orchestrator_pb2.SessionOpened(session=session_message(event.record.summary, ttl_seconds))
+        opened = orchestrator_pb2.SessionOpened(session=session_message(event.record.summary, sessions.ttl_seconds))
         return orchestrator_pb2.ChatResponse(opened=opened)
     if isinstance(event, CommandFailed):
         failed = orchestrator_pb2.CommandFailed(request_id=event.request_id, error=status_of(event.error))
@@ -123,23 +129,36 @@ def model_message(info: ModelInfo) -> orchestrator_pb2.Model:
     )
 
 
-def _finished(event: TurnEnded) -> turn_pb2.TurnFinished:
+def _logprobs_with_bytes(codec: Codec, logprobs: TokenLogprobs) -> sampling_pb2.TokenLogprobs:
+    message = logprobs_message(logprobs)
+    message.token_bytes = codec.token_bytes(message.token_id)
+    for entry in message.top:
+        entry.token_bytes = codec.token_bytes(entry.token_id)
+    return message
+
+
+def _finished(event: TurnEnded, target: ModelInfo) -> turn_pb2.TurnFinished:
     return turn_pb2.TurnFinished(
         finish_reason=_FINISH_REASONS[event.finish_reason],
         usage=_usage(event),
         speculation=_speculation(event.statistics),
         timing=_timing(event.statistics),
         text=event.text,
+        stop_string=event.stop_string,
+        weights_fingerprint=target.weights_fingerprint,
+        sampling_version=target.sampling_version,
     )
 
 
-def _failed(event: TurnEnded, error: Exception) -> turn_pb2.TurnFailed:
+def _failed(event: TurnEnded, error: Exception, target: ModelInfo) -> turn_pb2.TurnFailed:
     return turn_pb2.TurnFailed(
         error=status_of(error),
         usage=_usage(event),
         speculation=_speculation(event.statistics),
         timing=_timing(event.statistics),
         text=event.text,
+        weights_fingerprint=target.weights_fingerprint,
+        sampling_version=target.sampling_version,
     )
 
 

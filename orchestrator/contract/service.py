@@ -42,6 +42,7 @@ from orchestrator.sessions.conversation.settings import ADAPTIVE, GenerationSett
 from orchestrator.sessions.entrance.chat import ChatStream
 from orchestrator.sessions.entrance.chat_commands import ChatClosing, CommandFailed
 from orchestrator.sessions.entrance.sessions import Sessions
+from orchestrator.sessions.turns.pair import Pair
 from orchestrator.sessions.turns.readers import TurnReader, read_all
 from orchestrator.sessions.turns.tokenizing import detokenize, tokenize
 from orchestrator.watching.watching import Watching
@@ -109,7 +110,7 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
                 async with aclosing(read_all(readers)) as events:
                     async for index, event in events:
                         yield orchestrator_pb2.GenerateResponse(
-                            event=turn_event(turns[index].turn, event), choice_index=index
+                            event=turn_event(turns[index].turn, event, self._sessions.pair), choice_index=index
                         )
             finally:
                 if not request.request_id:
@@ -135,7 +136,7 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
                 record = self._sessions.get_loaded(request.session_id, caller)
                 message = message_of(request, caller)
                 turn = await self._sessions.send(record, message, _NO_STREAM_SETTINGS, parent, wait)
-            async with aclosing(_events(TurnReader(turn, request.after_token_count))) as events:
+            async with aclosing(_events(TurnReader(turn, request.after_token_count), self._sessions.pair)) as events:
                 async for event in events:
                     yield orchestrator_pb2.SendMessageResponse(event=event)
 
@@ -145,7 +146,7 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
         async with _refusals(context):
             caller = self._access.principal_of(context)
             turn = await self._sessions.turn(request.session_id, request.turn, caller)
-            async with aclosing(_events(TurnReader(turn, request.after_token_count))) as events:
+            async with aclosing(_events(TurnReader(turn, request.after_token_count), self._sessions.pair)) as events:
                 async for event in events:
                     yield orchestrator_pb2.WatchTurnResponse(event=event)
 
@@ -164,7 +165,7 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
             self._access.principal_of(context)
         except UnauthenticatedError as error:  # as a response: the status is lost while its client is writing
             self._watching.call_refused("Chat", error)
-            yield chat_response(CommandFailed("", error), self._sessions.ttl_seconds)
+            yield chat_response(CommandFailed("", error), self._sessions)
             return
         stream = ChatStream(self._sessions, context_of_metadata(context.invocation_metadata()))
         # Asked for each command: a chat may outlive its token.
@@ -174,7 +175,7 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
             async for event in events:
                 if isinstance(event, CommandFailed | ChatClosing):
                     self._watching.call_refused("Chat", event.error)
-                yield chat_response(event, self._sessions.ttl_seconds)
+                yield chat_response(event, self._sessions)
 
     async def GetSession(
         self, request: orchestrator_pb2.GetSessionRequest, context: Context
@@ -305,7 +306,7 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
             raise
 
 
-async def _events(reader: TurnReader) -> AsyncGenerator[turn_pb2.TurnEvent]:
+async def _events(reader: TurnReader, pair: Pair) -> AsyncGenerator[turn_pb2.TurnEvent]:
     async with aclosing(read_all([reader])) as events:
         async for _, event in events:
-            yield turn_event(reader.record.turn, event)
+            yield turn_event(reader.record.turn, event, pair)

@@ -62,7 +62,7 @@ def settings_of(message: generation_pb2.GenerationSettings) -> GenerationSetting
     settings = GenerationSettings(
         **said,
         logit_bias=logit_bias_of(sampling.logit_bias) or None,
-        logprobs=LogprobRequest(message.logprobs.top_count, message.logprobs.prompt) if has_logprobs else None,
+        logprobs=_logprobs(message.logprobs) if has_logprobs else None,
         structure=structure_of(message.structure, "settings.structure") if has_structure else None,
         acceptance=acceptance_of(message.acceptance, "settings.acceptance"),
         draft_length=_draft_length(speculation),
@@ -75,6 +75,10 @@ def settings_of(message: generation_pb2.GenerationSettings) -> GenerationSetting
             [FieldViolation("settings.cleared", f"names {', '.join(both)}, which are set as well")]
         )
     return settings
+
+
+def _logprobs(message: generation_pb2.LogprobSettings) -> LogprobRequest:
+    return LogprobRequest(message.top_count, message.prompt, message.token_bytes)
 
 
 def _check_counts(message: generation_pb2.GenerationSettings) -> None:
@@ -108,6 +112,7 @@ def settings_message(settings: GenerationSettings) -> generation_pb2.GenerationS
     if settings.logprobs is not None:
         message.logprobs.top_count = settings.logprobs.top_count
         message.logprobs.prompt = settings.logprobs.prompt
+        message.logprobs.token_bytes = settings.logprobs.token_bytes
     speculation = speculation_message(settings.draft_length, settings.proposer)
     if speculation.ByteSize():
         message.speculation.CopyFrom(speculation)

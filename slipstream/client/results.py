@@ -34,11 +34,22 @@ class TokenLogprobs:
     token_id: int
     logprob: float
     top: tuple[tuple[int, float], ...] = ()
+    token_bytes: bytes = b""
+    """The token's bytes, which may be a part of a character. Empty unless asked for."""
+    top_bytes: tuple[bytes, ...] = ()
+    """Bytes of each token in ``top``. Empty unless asked for."""
 
     @classmethod
     def from_message(cls, message: sampling_pb2.TokenLogprobs) -> TokenLogprobs:
         """Convert a message."""
-        return cls(message.token_id, message.logprob, tuple((entry.token_id, entry.logprob) for entry in message.top))
+        spelt = tuple(entry.token_bytes for entry in message.top)
+        return cls(
+            message.token_id,
+            message.logprob,
+            tuple((entry.token_id, entry.logprob) for entry in message.top),
+            message.token_bytes,
+            spelt if any(spelt) else (),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +106,12 @@ class Result:
     seed: int = 0
     finish_reason: str = ""
     """Reason of the turn's end. Empty until then, and if the turn failed."""
+    stop_string: str | None = None
+    """The stop string that ended the turn; None if none did."""
+    weights_fingerprint: str = ""
+    """Fingerprint of the target's weights, which comes with the turn's end."""
+    sampling_version: int = 0
+    """Version of the rules by which the target chose tokens."""
     prompt_token_count: int = 0
     cached_token_count: int = 0
     generated_token_count: int = 0
@@ -151,6 +168,7 @@ class Result:
         self.prompt_token_count = end.usage.prompt_token_count
         self.cached_token_count = end.usage.cached_token_count
         self.generated_token_count = end.usage.generated_token_count
+        self.weights_fingerprint, self.sampling_version = end.weights_fingerprint, end.sampling_version
         self._count(end.speculation)
         self._time(end.timing)
 

@@ -58,11 +58,12 @@ class Settings(SamplingFields[float | None, int | None]):
 
     The sampling fields are those of `SamplingFields`. ``draft_length`` is the number of draft
     tokens a round, 0 to switch drafting off, or "adaptive". ``proposer`` says what proposes tokens
-    ("draft" or "ngram"). ``top_logprob_count`` asks for log-probabilities of the generated
-    tokens, and of that many likeliest tokens beside each one. ``prompt_logprobs`` asks for the
-    prompt's too, and ``token_origins`` for how each token came about. ``ratio`` selects the ratio
-    test instead of coupled sampling. ``cleared`` names fields of the GenerationSettings message
-    that take the default although the session sets them: "stop_strings", "sampling.temperature".
+    ("draft" or "ngram"). ``top_logprob_count`` asks for log-probabilities of the generated tokens,
+    and of that many likeliest tokens beside each one. ``prompt_logprobs`` asks for the prompt's
+    too, ``token_bytes`` for the bytes of each token, and ``token_origins`` for how each token came
+    about. ``ratio`` selects the ratio test instead of coupled sampling. ``cleared`` names fields of
+    the GenerationSettings message that take the default although the session sets them:
+    "stop_strings", "sampling.temperature".
     """
 
     _: KW_ONLY
@@ -78,6 +79,7 @@ class Settings(SamplingFields[float | None, int | None]):
     token_origins: bool | None = None
     top_logprob_count: int | None = None
     prompt_logprobs: bool = False
+    token_bytes: bool = False
     structure: Structure | None = None
     ratio: bool | None = None
     proposal_top_k: int | None = None
@@ -115,9 +117,11 @@ class Settings(SamplingFields[float | None, int | None]):
         return sampling if sampling.ListFields() else None
 
     def _logprobs(self) -> generation_pb2.LogprobSettings | None:
-        if self.top_logprob_count is None and not self.prompt_logprobs:
+        if self.top_logprob_count is None and not (self.prompt_logprobs or self.token_bytes):
             return None
-        return generation_pb2.LogprobSettings(top_count=self.top_logprob_count or 0, prompt=self.prompt_logprobs)
+        return generation_pb2.LogprobSettings(
+            top_count=self.top_logprob_count or 0, prompt=self.prompt_logprobs, token_bytes=self.token_bytes
+        )
 
     def _acceptance(self) -> sampling_pb2.Acceptance.ValueType:
         if self.ratio is None:

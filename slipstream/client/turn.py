@@ -53,6 +53,8 @@ class Turn:
         elif kind == "finished":
             reason = turn_pb2.FinishReason.Name(event.finished.finish_reason)
             self.result.finish_reason = reason.removeprefix("FINISH_REASON_")
+            if event.finished.HasField("stop_string"):
+                self.result.stop_string = event.finished.stop_string
             return self._record_end(event.finished)
         elif kind == "failed":
             self.error = error_of(event.failed.error)

@@ -26,10 +26,12 @@ class TokenDistribution:
 @dataclass(frozen=True, slots=True)
 class LogprobRequest:
     """A request for log-probabilities: of the chosen tokens with ``top_count`` likeliest ones
-    beside each, and with ``prompt`` of the tokens before them too, from the second on."""
+    beside each, and with ``prompt`` of the tokens before them too, from the second on. With
+    ``token_bytes`` readers get the bytes of each token."""
 
     top_count: int
     prompt: bool = False
+    token_bytes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,21 +171,25 @@ class LogprobSettings(_message.Message):
 
     TOP_COUNT_FIELD_NUMBER: _builtins.int
     PROMPT_FIELD_NUMBER: _builtins.int
+    TOKEN_BYTES_FIELD_NUMBER: _builtins.int
     top_count: _builtins.int
     """How many of the likeliest tokens to report beside each chosen one, from 0 to 20."""
     prompt: _builtins.bool
     """Report the prompt's tokens too, from the second on. The prompt is then computed again, without
-    prefix reuse.
+    prefix reuse. At most 200,000 log-probabilities for a prompt, and 100,000 with token_bytes.
     """
+    token_bytes: _builtins.bool
+    """Report the bytes of each token too."""
     def __init__(
         self,
         *,
         top_count: _builtins.int = ...,
         prompt: _builtins.bool = ...,
+        token_bytes: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["prompt", b"prompt", "top_count", b"top_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["prompt", b"prompt", "token_bytes", b"token_bytes", "top_count", b"top_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -279,12 +279,25 @@ class TurnFinished(_message.Message):
     SPECULATION_FIELD_NUMBER: _builtins.int
     TIMING_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
+    STOP_STRING_FIELD_NUMBER: _builtins.int
+    WEIGHTS_FINGERPRINT_FIELD_NUMBER: _builtins.int
+    SAMPLING_VERSION_FIELD_NUMBER: _builtins.int
     finish_reason: Global___FinishReason.ValueType
     """Why."""
     text: _builtins.str
     """Text that had been held back and became certain only with the end. Empty unless the turn was
     cut short.
     """
+    stop_string: _builtins.str
+    """The one of stop_strings that came up. Unset unless finish_reason is STOP_STRING, and for a turn
+    that an earlier version of the server has stored.
+    """
+    weights_fingerprint: _builtins.str
+    """Model.weights_fingerprint of the target that chose the tokens. The same weights, sampling
+    version, prompt, parameters and seed give the same text.
+    """
+    sampling_version: _builtins.int
+    """Model.sampling_version of the target."""
     @_builtins.property
     def usage(self) -> Global___Usage:
         """Tokens that it used."""
@@ -305,12 +318,17 @@ class TurnFinished(_message.Message):
         speculation: Global___SpeculationStatistics | None = ...,
         timing: Global___TurnTiming | None = ...,
         text: _builtins.str = ...,
+        stop_string: _builtins.str | None = ...,
+        weights_fingerprint: _builtins.str = ...,
+        sampling_version: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["speculation", b"speculation", "timing", b"timing", "usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_stop_string", b"_stop_string", "speculation", b"speculation", "stop_string", b"stop_string", "timing", b"timing", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_reason", b"finish_reason", "speculation", b"speculation", "text", b"text", "timing", b"timing", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stop_string", b"_stop_string", "finish_reason", b"finish_reason", "sampling_version", b"sampling_version", "speculation", b"speculation", "stop_string", b"stop_string", "text", b"text", "timing", b"timing", "usage", b"usage", "weights_fingerprint", b"weights_fingerprint"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__stop_string: _TypeAlias = _typing.Literal["stop_string"]  # noqa: Y015
+    _WhichOneofArgType__stop_string: _TypeAlias = _typing.Literal["_stop_string", b"_stop_string"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__stop_string) -> _WhichOneofReturnType__stop_string | None: ...
 
 Global___TurnFinished: _TypeAlias = TurnFinished  # noqa: Y015
 
@@ -325,8 +343,14 @@ class TurnFailed(_message.Message):
     SPECULATION_FIELD_NUMBER: _builtins.int
     TIMING_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
+    WEIGHTS_FINGERPRINT_FIELD_NUMBER: _builtins.int
+    SAMPLING_VERSION_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """Text that had been held back."""
+    weights_fingerprint: _builtins.str
+    """As in TurnFinished."""
+    sampling_version: _builtins.int
+    """As in TurnFinished."""
     @_builtins.property
     def error(self) -> _status_pb2.Status:
         """Details hold a google.rpc.ErrorInfo, whose reason is an ErrorReason, and where a retry can help
@@ -355,10 +379,12 @@ class TurnFailed(_message.Message):
         speculation: Global___SpeculationStatistics | None = ...,
         timing: Global___TurnTiming | None = ...,
         text: _builtins.str = ...,
+        weights_fingerprint: _builtins.str = ...,
+        sampling_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "speculation", b"speculation", "timing", b"timing", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "speculation", b"speculation", "text", b"text", "timing", b"timing", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "sampling_version", b"sampling_version", "speculation", b"speculation", "text", b"text", "timing", b"timing", "usage", b"usage", "weights_fingerprint", b"weights_fingerprint"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

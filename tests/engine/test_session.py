@@ -203,6 +203,23 @@ def test_a_stop_string_is_in_the_text_where_asked() -> None:
     assert (turn.finish_reason, turn.text) == (FinishReason.STOP_STRING, "one two th")
 
 
+@pytest.mark.parametrize("stop", ["two", "wo<|im_start|>th"], ids=["text", "special token"])
+def test_the_stop_string_that_came_up_is_known(stop: str) -> None:
+    session = Session("s", codec(), CLOCK)
+    turn = session.begin_turn([5], RULE, TurnLimits(100, 1000, ("zzz", stop)))
+    tokens = session.codec.encode_rendered("one two<|im_start|>three four")
+    turn.commit(tokens)
+    assert (turn.finish_reason, turn.stop_string) == (FinishReason.STOP_STRING, stop)
+
+
+def test_a_turn_that_ends_otherwise_has_no_stop_string() -> None:
+    """Even if its last, incomplete character makes one certain."""
+    session = Session("s", codec(), CLOCK)
+    turn = session.begin_turn([5], RULE, TurnLimits(100, 1000, ("\ufffd",)))
+    turn.commit([*session.codec.encode_rendered("é")[:1], END])
+    assert (turn.finish_reason, turn.text, turn.stop_string) == (FinishReason.END_TOKEN, "", None)
+
+
 def test_a_turn_has_room_for_what_its_limits_and_the_context_leave() -> None:
     session = Session("s", codec(), CLOCK)
     turn = session.begin_turn([5, 6, 7], RULE, limits(max_token_count=9, context_length=10))
@@ -345,9 +362,9 @@ def test_each_turn_renders_the_chat_template_once(monkeypatch: pytest.MonkeyPatc
     rendered: list[int] = []
     render = Codec.render_with_places
 
-    def counted(self: Codec, messages: Sequence[Message], clock: datetime) -> Rendered:
+    def counted(self: Codec, messages: Sequence[Message], clock: datetime, **options: bool) -> Rendered:
         rendered.append(len(messages))
-        return render(self, messages, clock)
+        return render(self, messages, clock, **options)
 
     monkeypatch.setattr(Codec, "render_with_places", counted)
     for question in ("one", "two", "three"):

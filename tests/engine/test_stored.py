@@ -99,7 +99,7 @@ SETTINGS = st.builds(
     logit_bias=st.none() | st.just(((3, 0.1),)),
     stop_strings=st.none() | st.lists(TEXTS, max_size=2).map(tuple),
     token_origins=st.none() | st.booleans(),
-    logprobs=st.none() | st.just(LogprobRequest(2)),
+    logprobs=st.none() | st.just(LogprobRequest(2)) | st.just(LogprobRequest(0, token_bytes=True)),
     structure=st.none() | st.just(Structure(StructureKind.REGEX, "é+")),
     acceptance=st.none() | st.sampled_from(Acceptance),
     draft_length=st.none() | st.just(ADAPTIVE) | st.integers(0, 8),
@@ -161,7 +161,7 @@ def ended_turn(
     held = answer.cut_short()
     statistics = TurnStatistics(round_count=2, draft_lengths=Counter({4: 1}))
     assert answer.finish_reason is not None
-    ended = TurnEnded(answer.finish_reason, len(prompt), 3, len(tokens), statistics, held, error)
+    ended = TurnEnded(answer.finish_reason, len(prompt), 3, len(tokens), statistics, held, error, "stop")
     session.end_turn()
     record.end(ended)
     return StoredTurn(begun, end_row(record, ended, forgotten=not tokens))
@@ -193,6 +193,7 @@ def test_a_session_is_restored_as_it_was_with_all_its_turns(codec: Codec) -> Non
     assert ended.statistics == TurnStatistics(  # type: ignore[union-attr]
         round_count=2, draft_lengths=Counter({4: 1})
     )
+    assert ended.stop_string == "stop"  # type: ignore[union-attr]
     undone = records[1].ended
     assert undone is not None and undone.error is not None
     assert status_of(undone.error) == status_of(failure), "clients are told the same"

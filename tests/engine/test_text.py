@@ -196,7 +196,7 @@ def test_a_decoding_ends_with_or_before_its_stop_string() -> None:
             if not stopped:
                 piece, stopped = detokenizer.push(token)
                 text += piece
-        assert (text, stopped) == (expected, True)
+        assert (text, stopped, detokenizer.stop_string) == (expected, True, "two th")
 
 
 def test_special_tokens_are_in_rendered_text_and_not_in_what_is_read() -> None:
@@ -238,6 +238,7 @@ def test_stop_matcher_equals_a_search_in_the_whole_text(text: str, stops: list[s
     assert stopped == bool(found)
     begin, length = min(found, default=(len(text), 0))
     assert got == seen[: begin + length if include else begin]
+    assert matcher.found == (seen[begin : begin + length] if found else None)
     assert matcher.flush() == "", "nothing is given twice"
 
 

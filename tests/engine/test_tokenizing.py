@@ -33,12 +33,16 @@ PADDING = 3
 
 @pytest.fixture(scope="module")
 def pair() -> Pair:
+    return pair_with(TEMPLATE)
+
+
+def pair_with(template: str) -> Pair:
     """Its tokenizer puts a special token before a text, and its model has rows that no token
     uses."""
     tokenizer = Tokenizer.from_buffer(FILES["tokenizer.json"])
     begin = tokenizer.token_to_id(BEGIN)
     tokenizer.post_processor = TemplateProcessing(f"{BEGIN} $A", special_tokens=[(BEGIN, begin)])
-    codec = Codec(tokenizer.to_str().encode(), json.loads(FILES["tokenizer_config.json"]), TEMPLATE)
+    codec = Codec(tokenizer.to_str().encode(), json.loads(FILES["tokenizer_config.json"]), template)
     model = replace(MODEL, vocabulary_size=tokenizer.get_vocab_size() + PADDING, context_length=4096)
     structures = StructureTrials(FILES["tokenizer.json"], model.vocabulary_size, model.end_token_ids)
     return Pair(model, Drafts(), codec, rounds_over(Draft(), Verifier()), structures, 0, 8)

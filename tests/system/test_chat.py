@@ -118,7 +118,27 @@ def test_a_stop_string_ends_the_text_before_it(client: Client) -> None:
     assert "�" not in stop
     stopped = client.generate("hello", Settings(max_token_count=60, stop_strings=[stop])).wait()
     assert stopped.text == whole.text[: whole.text.find(stop)]
-    assert stopped.finish_reason == "STOP_STRING"
+    assert (stopped.finish_reason, stopped.stop_string, whole.stop_string) == ("STOP_STRING", stop, None)
+
+
+def test_a_turns_end_tells_the_weights_that_chose_its_tokens(client: Client) -> None:
+    target = client.server_info().target
+    with client.chat() as chat:
+        done = chat.send("x", Settings(max_token_count=1)).wait()
+        watched = client.watch(chat.session_id, 1).wait()
+    for result in (done, watched):
+        told = (result.weights_fingerprint, result.sampling_version)
+        assert told == (target.weights_fingerprint, target.sampling_version) and all(told)
+
+
+def test_the_bytes_of_log_probabilities_make_the_text(client: Client) -> None:
+    result = client.generate("hello", Settings(max_token_count=60, top_logprob_count=2, token_bytes=True)).wait()
+    joined = b"".join(entry.token_bytes for entry in result.logprobs)
+    assert joined.decode(errors="replace").strip() == result.text.strip() and joined
+    for entry in result.logprobs:
+        assert (entry.token_id, entry.token_bytes) in {
+            (token, spelt) for (token, _), spelt in zip(entry.top, entry.top_bytes, strict=True)
+        }
 
 
 def test_one_seed_one_text_at_any_draft_length_and_another_seed_another_text(client: Client) -> None:

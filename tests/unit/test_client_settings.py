@@ -51,6 +51,8 @@ def test_log_probabilities_acceptance_structure_and_cleared_fields_are_sent_as_t
         prompt_logprobs=True, ratio=True, structure=Structure(choices=[]), cleared=["stop_strings", "sampling.seed"]
     ).message()
     assert (message.logprobs.top_count, message.logprobs.prompt) == (0, True)
+    assert not message.logprobs.token_bytes
+    assert Settings(token_bytes=True).message().logprobs == pb.LogprobSettings(token_bytes=True)
     assert message.acceptance == sampling_pb2.ACCEPTANCE_RATIO
     assert message.structure.WhichOneof("kind") == "choices"
     assert list(message.cleared.paths) == ["stop_strings", "sampling.seed"]

@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from slipstream.client.results import TokenLogprobs
 from slipstream.client.turn import Turn
 from slipstream.errors import Code, FieldViolation, InvalidFieldsError
 from slipstream.rpc.status import PeerError, StreamLostError, status_of
@@ -89,6 +90,34 @@ def test_another_turn_in_the_place_of_ours_is_told_not_mixed_in() -> None:
     with pytest.raises(PeerError) as caught:
         turn.take_event(started(turn=5))
     assert caught.value.reason == "TURN_LOST"
+
+
+def test_a_turns_end_tells_its_stop_string_and_what_chose_its_tokens() -> None:
+    for stop in (None, "", "END"):
+        finished = turn_pb2.TurnFinished(
+            finish_reason="FINISH_REASON_STOP_STRING", stop_string=stop, weights_fingerprint="abc", sampling_version=3
+        )
+        turn = Turn()
+        turn.take_event(started())
+        turn.take_event(turn_pb2.TurnEvent(turn=1, finished=finished))
+        assert turn.result.stop_string == stop
+        assert (turn.result.weights_fingerprint, turn.result.sampling_version) == ("abc", 3)
+
+
+def test_log_probabilities_have_the_bytes_that_the_server_sent() -> None:
+    turn = Turn()
+    turn.take_event(started())
+    plain = sampling_pb2.TokenLogprobs(token_id=1, logprob=-1.0)
+    plain.top.add(token_id=2, logprob=-2.0)
+    spelt = sampling_pb2.TokenLogprobs(token_id=1, logprob=-1.0, token_bytes=b"\xf0")
+    spelt.top.add(token_id=2, logprob=-2.0, token_bytes=b"b")
+    spelt.top.add(token_id=3, logprob=-3.0)
+    event = turn_pb2.TurnDelta(token_ids=[1, 1], logprobs=[plain, spelt])
+    turn.take_event(turn_pb2.TurnEvent(turn=1, delta=event))
+    assert turn.result.logprobs == [
+        TokenLogprobs(1, -1.0, ((2, -2.0),)),
+        TokenLogprobs(1, -1.0, ((2, -2.0), (3, -3.0)), b"\xf0", (b"b", b"")),
+    ]
 
 
 def test_a_failed_turn_keeps_its_text_and_says_all_that_the_server_said() -> None:

@@ -208,6 +208,10 @@ def test_log_probabilities_of_a_prompt_are_bounded_by_their_number() -> None:
     with pytest.raises(InvalidFieldsError, match=r"logprobs\.prompt may ask for at most 200000"):
         resolve_settings(most, 100_001, wide)
     assert resolve_settings(GenerationSettings(logprobs=LogprobRequest(1)), 100_001, wide)
+    spelt = GenerationSettings(logprobs=LogprobRequest(1, prompt=True, token_bytes=True))
+    assert resolve_settings(spelt, 50_000, wide).tells_token_bytes
+    with pytest.raises(InvalidFieldsError, match=r"logprobs\.prompt may ask for at most 100000"):
+        resolve_settings(spelt, 50_001, wide)
 
 
 def test_lists_of_tokens_are_bounded() -> None:

@@ -15,6 +15,7 @@ from tokenizers.decoders import DecodeStream
 from orchestrator.chat_templates.renderer import LONG_RENDERER, RENDERER
 from orchestrator.chat_templates.rendering import Rendered, RenderingError
 from orchestrator.errors import PromptTooLongError
+from orchestrator.sessions.conversation.token_spelling import token_bytes
 from slipstream.errors import FieldViolation, InvalidFieldsError, SlipstreamError
 from slipstream.reasons import Reason
 
@@ -86,6 +87,7 @@ class Codec:
         self._special_tokens = special_tokens
         self._template = template
         self._has_rendered = False
+        self._token_bytes: dict[int, bytes] = {}
 
     @classmethod
     def from_files(cls, files: Mapping[str, bytes]) -> Codec:
@@ -136,6 +138,14 @@ class Codec:
     def strings_of(self, tokens: Sequence[int]) -> list[str]:
         """Return tokens as the vocabulary spells them; an id without a token is empty."""
         return [self.tokenizer.id_to_token(token) or "" for token in tokens]
+
+    def token_bytes(self, token: int) -> bytes:
+        """Return the bytes that a token adds to a text in its middle. They may be a part of a
+        character. A special token has its name's."""
+        found = self._token_bytes.get(token)
+        if found is None:
+            found = self._token_bytes[token] = token_bytes(self.tokenizer, self.context, token)
+        return found
 
     def text_with_special_tokens(self, tokens: Sequence[int]) -> str:
         """Decode tokens as they stand in rendered text, special tokens included."""

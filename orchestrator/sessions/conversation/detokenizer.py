@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
+
+from orchestrator.sessions.conversation.token_spelling import byte_of
 
 _MOST_OPEN = 32
 """Tokens that may come without text before they are taken for bytes that make no character: a
@@ -16,7 +17,6 @@ character has at most four bytes."""
 _LONGEST = 8
 """Tokens at the end that may belong to an incomplete character."""
 
-_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _BAD = "\ufffd"
 
 
@@ -99,8 +99,7 @@ class TokenStream:
         return piece
 
     def _byte_of(self, token: int) -> int | None:
-        spelt = _BYTE.fullmatch(self._tokenizer.id_to_token(token) or "")
-        return None if spelt is None else int(spelt[1], 16)
+        return byte_of(self._tokenizer, token)
 
     def _decode(self, tokens: Sequence[int]) -> str:
         return self._tokenizer.decode(list(tokens), skip_special_tokens=True)
@@ -115,6 +114,8 @@ class StopMatcher:
         self._stops = tuple(stop_strings)
         self._include = include
         self._held = ""
+        self.found: str | None = None
+        """The stop string that ended the text."""
 
     def push(self, text: str) -> tuple[str, bool]:
         """Take a piece; return the text that is certain now, and whether a stop string ends it."""
@@ -124,6 +125,7 @@ class StopMatcher:
         found = [(at, len(stop)) for stop in self._stops if (at := self._held.find(stop)) >= 0]
         if found:
             at, length = min(found)  # the first; of two with one start the shorter, which was complete first
+            self.found = self._held[at : at + length]
             certain, self._held = self._held[: at + length if self._include else at], ""
             return certain, True
         keep = max(_longest_overlap(self._held, stop) for stop in self._stops)
@@ -213,6 +215,8 @@ class Detokenizer:
         self._special_stops = SpecialStopMatcher(special) if special else None
         self._stops = StopMatcher([stop for stop in stop_strings if stop not in special], include=include_stop)
         self._include_stop = include_stop
+        self.stop_string: str | None = None
+        """The stop string that ended the text, if one did."""
 
     def push(self, token: int) -> tuple[str, bool]:
         """Take a token; return the text that is certain now, and whether a stop string ends it."""
@@ -224,13 +228,20 @@ class Detokenizer:
 
     def _match(self, piece: str, token: int | None) -> tuple[str, bool]:
         if self._special_stops is None:
-            return self._stops.push(piece)
+            return self._stopped(piece)
         special = "" if token is None else self._codec.special_texts.get(token, "")
         certain, stop = self._special_stops.push(piece, special)
-        text, stopped = self._stops.push(certain)
+        text, stopped = self._stopped(certain)
         if stop is None or stopped:
             return text, stopped
+        self.stop_string = stop
         return text + self._stops.flush() + (stop if self._include_stop else ""), True
+
+    def _stopped(self, text: str) -> tuple[str, bool]:
+        certain, stopped = self._stops.push(text)
+        if stopped:
+            self.stop_string = self._stops.found
+        return certain, stopped
 
     def flush(self) -> str:
         """Return the rest at the end of all tokens, incomplete characters included."""

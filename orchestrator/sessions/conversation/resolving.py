@@ -27,7 +27,7 @@ from slipstream.sampling_fields import MAX_SEED, SAMPLING_FIELDS, values_of
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_TOKENS = 64
-MAX_PROMPT_LOGPROBS = 200_000
+MAX_PROMPT_LOGPROBS, MAX_PROMPT_LOGPROBS_WITH_BYTES = 200_000, 100_000
 """Prompt tokens times log-probabilities of each: they come in one message, and clients take 4
 MiB."""
 
@@ -82,6 +82,11 @@ class ResolvedTurn:
     def tells_tokens_only(self) -> bool:
         """True if readers get only tokens and their text."""
         return self.terms.logprobs is None and not self.tells_origins
+
+    @property
+    def tells_token_bytes(self) -> bool:
+        """True if readers get the bytes of tokens with their log-probabilities."""
+        return self.terms.logprobs is not None and self.terms.logprobs.token_bytes
 
     @property
     def wants_prompt_logprobs(self) -> bool:
@@ -234,6 +239,7 @@ def _violations(
     most = min(limits.max_token_count, model.context_length - prompt_length)
     min_token_count = settings.min_token_count or 0
     top_count = terms.logprobs.top_count if terms.logprobs is not None else 0
+    most_logprobs = MAX_PROMPT_LOGPROBS_WITH_BYTES if resolved.tells_token_bytes else MAX_PROMPT_LOGPROBS
     stops, tokens = limits.stop_strings, limits.stop_token_ids
     checks = (
         ("max_token_count", limits.max_token_count >= 1, f"must be at least 1, but is {limits.max_token_count}"),
@@ -252,8 +258,8 @@ def _violations(
         ),
         (
             "logprobs.prompt",
-            not resolved.wants_prompt_logprobs or prompt_length * (1 + top_count) <= MAX_PROMPT_LOGPROBS,
-            f"may ask for at most {MAX_PROMPT_LOGPROBS} log-probabilities: take a shorter prompt or a lower top_count",
+            not resolved.wants_prompt_logprobs or prompt_length * (1 + top_count) <= most_logprobs,
+            f"may ask for at most {most_logprobs} log-probabilities: take a shorter prompt or a lower top_count",
         ),
         (
             "speculation.fixed.length",

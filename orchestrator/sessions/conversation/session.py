@@ -52,6 +52,11 @@ class Answer:
             self.limits.context_length - len(self._session.tokens),
         )
 
+    @property
+    def stop_string(self) -> str | None:
+        """The stop string that ended the turn; None if none did."""
+        return self._detokenizer.stop_string if self.finish_reason is FinishReason.STOP_STRING else None
+
     def commit(self, tokens: Sequence[int]) -> Commit:
         """Append a round's tokens up to the one that ends the turn; drop the rest."""
         assert self.finish_reason is None, "the turn has ended"

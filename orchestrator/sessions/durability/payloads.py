@@ -80,6 +80,7 @@ class EndPayload:
     """The text that was held back until the end."""
     statistics: TurnStatistics
     error: ErrorPayload | None
+    stop_string: str | None = None
 
 
 _SESSION, _TURN, _END = TypeAdapter(SessionPayload), TypeAdapter(TurnPayload), TypeAdapter(EndPayload)
@@ -209,6 +210,7 @@ def end_row(record: TurnRecord, ended: TurnEnded, *, forgotten: bool) -> EndRow:
         ended.text,
         ended.statistics,
         None if ended.error is None else _error_payload(ended.error),
+        ended.stop_string,
     )
     return EndRow(bytes_of(record.tokens), _END.dump_json(payload).decode(), forgotten)
 
@@ -281,10 +283,18 @@ def _record(session_id: str, stored: StoredTurn, begun: TurnPayload, end: EndPay
         end.statistics,
         end.text,
         None if end.error is None else _error(end.error),
+        end.stop_string,
     )
     written = WrittenRecord(end.texts, end.origins, end.logprobs, end.prompt_logprobs)
-    tells_origins = begun.resolved.tells_origins
-    return TurnRecord.of_written(stored.begun.turn, started, tokens, written, ended, tells_origins=tells_origins)
+    return TurnRecord.of_written(
+        stored.begun.turn,
+        started,
+        tokens,
+        written,
+        ended,
+        tells_origins=begun.resolved.tells_origins,
+        tells_token_bytes=begun.resolved.tells_token_bytes,
+    )
 
 
 def resumable(resolved: ResolvedTurn, limits: ModelLimits, *, draft_fits: bool) -> ResolvedTurn:

@@ -85,7 +85,12 @@ class TurnStarter:
         answer = session.begin_turn(list(prompt), rule, resolved.limits, content, rendered)
         pair.rounds.begin_turn(record.rounds, shared, recompute=resolved.wants_prompt_logprobs)
         started = TurnStarted(session.id, request_id, rule.seed, len(prompt))
-        turn_record = TurnRecord(session.turn_count, started, tells_origins=resolved.tells_origins)
+        turn_record = TurnRecord(
+            session.turn_count,
+            started,
+            tells_origins=resolved.tells_origins,
+            tells_token_bytes=resolved.tells_token_bytes,
+        )
         if told:
             turn_record.add(answer.commit(told), ())
         writer = _Writer(self, record, turn_record, writes_ahead=rule.draws_ratios)

@@ -215,6 +215,7 @@ class Turn:
             statistics=self.statistics,
             text=text,
             error=error,
+            stop_string=answer.stop_string,
         )
         self._rounds.end_turn(self._own, answer.generated_count)
         session.end_turn()

@@ -66,6 +66,8 @@ class TurnDelta(NamedTuple):
     """Bytes of UTF-8 in ``text`` that each token made certain."""
     logprobs: Sequence[TokenLogprobs] = ()
     prompt_logprobs: Sequence[TokenLogprobs] = ()
+    tells_token_bytes: bool = False
+    """True if the caller wants the bytes of tokens with their log-probabilities."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,8 @@ class TurnEnded:
     statistics: TurnStatistics
     text: str = ""
     error: Exception | None = None
+    stop_string: str | None = None
+    """The stop string that ended the turn, if one did."""
 
 
 TurnEvent = TurnStarted | TurnDelta | TurnEnded
@@ -100,10 +104,13 @@ class WrittenRecord(NamedTuple):
 class TurnRecord:
     """The events of one turn so far."""
 
-    def __init__(self, turn: int, started: TurnStarted, *, tells_origins: bool = False) -> None:
+    def __init__(
+        self, turn: int, started: TurnStarted, *, tells_origins: bool = False, tells_token_bytes: bool = False
+    ) -> None:
         """``turn`` is its number in its session. With ``tells_origins`` deltas say how their tokens
-        came about."""
+        came about, with ``tells_token_bytes`` log-probabilities go with bytes."""
         self.tells_origins = tells_origins
+        self._tells_token_bytes = tells_token_bytes
         self.turn = turn
         self.started = started
         self.ended: TurnEnded | None = None
@@ -173,6 +180,7 @@ class TurnRecord:
             [len(text.encode()) for text in texts] if self.tells_origins else (),
             self._logprobs[position:end],
             () if position else self._prompt_logprobs,
+            self._tells_token_bytes,
         )
 
     @contextmanager
@@ -212,9 +220,10 @@ class TurnRecord:
         ended: TurnEnded,
         *,
         tells_origins: bool,
+        tells_token_bytes: bool = False,
     ) -> TurnRecord:
         """Return the record of a turn that has ended, from what the store holds of it."""
-        record = cls(turn, started, tells_origins=tells_origins)
+        record = cls(turn, started, tells_origins=tells_origins, tells_token_bytes=tells_token_bytes)
         record._tokens = tokens
         record._texts, record._origins = list(written.texts), list(written.origins)
         record._logprobs, record._prompt_logprobs = list(written.logprobs), written.prompt_logprobs
