@@ -42,7 +42,7 @@ class OnLoop:
 
         def run(*arguments: Any, **named: Any) -> Any:
             result = self._run(call(*arguments, **named))
-            if isinstance(result, AsyncReply | AsyncSession):
+            if isinstance(result, AsyncClient | AsyncReply | AsyncSession):
                 return OnLoop(result, self._loop)
             return self._iterate(result) if inspect.isasyncgen(result) else result
 

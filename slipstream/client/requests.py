@@ -115,13 +115,15 @@ def answer(
     settings: Settings | None,
     template_time: datetime | None,
     request_id: str | None,
+    choice_count: int = 0,
     prediction: str | Sequence[int] | None = None,
 ) -> orchestrator_pb2.GenerateRequest:
-    """Build a request for an answer to a conversation of (role, content) pairs."""
+    """Build a request for answers to a conversation of (role, content) pairs."""
     return orchestrator_pb2.GenerateRequest(
         conversation=_conversation(messages),
         settings=_message(settings),
         request_id=request_id or new_request_id(),
+        choice_count=choice_count,
         template_time=_timestamp(template_time),
         prediction=_predicted(prediction),
     )

@@ -70,6 +70,8 @@ class Delta:
     token_text_byte_counts: tuple[int, ...] = ()
     """Bytes of UTF-8 in ``text`` that each of ``token_ids`` made certain, if origins are asked
     for."""
+    choice_index: int = 0
+    """Number of the answer that it belongs to, from 0: a request may ask for several."""
 
     def pieces(self) -> Iterator[tuple[str, str]]:
         """Iterate over the text in pieces, each with the origin of the token that made it

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 
 from slipstream.client.attempts import Attempts, is_lost
 from slipstream.client.requests import TurnRequest
@@ -89,7 +90,7 @@ class Watching:
         index = response.choice_index if isinstance(response, orchestrator_pb2.GenerateResponse) else 0
         delta = self.turns[index].take_event(response.event)
         if delta is not None:
-            self.deltas.append(delta)
+            self.deltas.append(replace(delta, choice_index=index) if index else delta)
 
     def delay_after(self, error: PeerError) -> float:
         """Return the seconds to wait before the next stream, after one that was lost. Raises the

@@ -223,6 +223,14 @@ def test_one_principal_keeps_as_many_sessions_as_it_may(guarded: LocalServices) 
 
 
 @pytest.mark.essential
+def test_one_connection_speaks_for_several_callers(guarded: LocalServices) -> None:
+    with client_of(guarded, None) as client:
+        for name in ("alice", "bob"):
+            assert answer(client.for_caller(TOKENS[name][0])) == paper_tokens(PROMPT, 5)
+        assert refusal(lambda: answer(client)).code.name == "UNAUTHENTICATED"
+
+
+@pytest.mark.essential
 def test_one_principal_has_as_many_tokens_a_minute_and_turns_at_once_as_it_may(guarded: LocalServices) -> None:
     for _ in range(8):  # until a process is met twice: each counts for itself
         with client_of(guarded, TOKENS["meek"][0]) as meek:

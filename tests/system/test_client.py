@@ -169,6 +169,30 @@ def test_a_generation_goes_on_through_lost_connections_and_every_token_comes_onc
     assert proxy.connection_count > 2
 
 
+@pytest.mark.essential
+def test_the_deltas_of_several_choices_say_whose_they_are(either: Client) -> None:
+    settings = Settings(max_token_count=6, seed=3, temperature=1.0)
+    expected = [result.token_ids for result in either.generate_choices(PROMPT, 3, settings)]
+    reply = either.generate(PROMPT, settings, choice_count=3)
+    tokens: list[list[int]] = [[], [], []]
+    for delta in reply.deltas():
+        tokens[delta.choice_index] += delta.token_ids
+    assert tokens == expected == [result.token_ids for result in reply.results]
+
+
+@pytest.mark.essential
+def test_a_client_for_another_caller_shares_the_connection_and_leaves_it_open(kind: str, paper: LocalServices) -> None:
+    settings = Settings(max_token_count=3)
+    with connected(kind, paper.orchestrator_address) as client:
+        tokens = client.generate(PROMPT, settings).wait().token_ids
+        other = client.for_caller(metadata=[("traceparent", "00-" + "1" * 32 + "-" + "2" * 16 + "-01")])
+        reading = other.generate(PROMPT, LASTING)
+        other.close()
+        with pytest.raises(PeerError):
+            reading.wait()
+        assert client.generate(PROMPT, settings).wait().token_ids == tokens
+
+
 def test_choices_go_on_through_lost_connections(kind: str, proxy: DroppingProxy) -> None:
     settings = Settings(max_token_count=400, temperature=20.0, seed=5)
     with connected(kind, proxy.address) as client:

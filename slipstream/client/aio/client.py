@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime
 from types import TracebackType
@@ -12,6 +13,7 @@ import grpc
 from slipstream.client import requests
 from slipstream.client.aio import session as sessions
 from slipstream.client.aio.connection import AsyncConnection
+from slipstream.client.aio.event_loop import AsyncChannel
 from slipstream.client.aio.reply import AsyncReply
 from slipstream.client.aio.session import AsyncSession
 from slipstream.client.aio.watcher import AsyncWatcher
@@ -52,13 +54,25 @@ class AsyncClient:
         ``on_lost`` is called once for each loss.
         """
         said = call_metadata(address, credentials, metadata, token)
-        self._connection = AsyncConnection(address, credentials, said, timeout, Contact(reconnect, on_lost))
+        self._address, self._credentials = address, credentials
+        self._connection = AsyncConnection(
+            AsyncChannel(address, credentials), said, timeout, Contact(reconnect, on_lost)
+        )
 
     @property
     def stub(self) -> orchestrator_pb2_grpc.OrchestratorServiceAsyncStub:
         """The service's gRPC stub, for calls that this class does not have, such as the Chat
         stream."""
         return self._connection.stub
+
+    async def for_caller(self, token: str | None = None, metadata: Sequence[tuple[str, str]] = ()) -> AsyncClient:
+        """Return a client that uses this one's connection with another caller's token and metadata,
+        for a program that passes on the calls of others. This client's own are not sent. Closing
+        the new client ends its replies, and leaves the connection open. PlaintextError, ValueError
+        as for this class."""
+        client = copy.copy(self)
+        client._connection = self._connection.beside(call_metadata(self._address, self._credentials, metadata, token))
+        return client
 
     async def generate(
         self,
@@ -67,6 +81,7 @@ class AsyncClient:
         request_id: str | None = None,
         *,
         prediction: str | Sequence[int] | None = None,
+        choice_count: int = 1,
         timeout: float | None = None,
     ) -> AsyncReply:
         """Answer a raw text or token ids, without a chat template and without a session.
@@ -74,8 +89,10 @@ class AsyncClient:
         The same ``request_id`` again gets the same answer. It is unique among all requests of one
         token, its users' together. Left out, it is random. ``prediction`` is text, or token ids,
         that the answer probably contains: it makes the answer come sooner, and never changes it.
+        With a ``choice_count`` above 1 the reply has so many answers: a delta says which one it
+        belongs to, and ``results`` has them all.
         """
-        return self._reply(requests.generate(prompt, settings, request_id, prediction=prediction), timeout)
+        return self._reply(requests.generate(prompt, settings, request_id, choice_count, prediction), timeout)
 
     async def generate_choices(
         self,
@@ -90,10 +107,9 @@ class AsyncClient:
         """Answer a prompt several times, and wait for all answers. The first one is what `generate`
         gives with the same seed. PeerError if one of them fails; the others then end.
         ``prediction`` is for all of them."""
-        request = requests.generate(prompt, settings, request_id, count, prediction)
-        watching = Watching(request, self._connection.attempts(timeout))
-        await AsyncReply(AsyncWatcher(self._connection, watching)).wait()
-        return [turn.result for turn in watching.turns]
+        reply = self._reply(requests.generate(prompt, settings, request_id, count, prediction), timeout)
+        await reply.wait()
+        return reply.results
 
     async def answer(
         self,
@@ -103,11 +119,14 @@ class AsyncClient:
         *,
         template_time: datetime | None = None,
         prediction: str | Sequence[int] | None = None,
+        choice_count: int = 1,
         timeout: float | None = None,
     ) -> AsyncReply:
         """Answer a conversation of (role, content) pairs, without a session. ``template_time`` is
-        the time that the chat template sees, and ``prediction`` as in `generate`."""
-        return self._reply(requests.answer(messages, settings, template_time, request_id, prediction), timeout)
+        the time that the chat template sees. ``prediction`` and ``choice_count`` are as in
+        `generate`."""
+        request = requests.answer(messages, settings, template_time, request_id, choice_count, prediction)
+        return self._reply(request, timeout)
 
     async def chat(
         self,

@@ -8,8 +8,6 @@ import time
 from collections.abc import AsyncIterable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import grpc
-
 from slipstream.client.aio.event_loop import (
     AsyncChannel,
     Method,
@@ -36,13 +34,15 @@ class AsyncConnection:
 
     def __init__(
         self,
-        address: str,
-        credentials: grpc.ChannelCredentials | None,
+        channel: AsyncChannel,
         metadata: Sequence[tuple[str, str]],
         timeout: float | None,
         contact: Contact,
+        *,
+        owns_channel: bool = True,
     ) -> None:
-        self._channel = AsyncChannel(address, credentials)
+        self._channel = channel
+        self._owns_channel = owns_channel
         self._contact = contact
         self._metadata = tuple(metadata)
         self._timeout = timeout
@@ -54,6 +54,10 @@ class AsyncConnection:
     def stub(self) -> orchestrator_pb2_grpc.OrchestratorServiceAsyncStub:
         """The service's stub."""
         return self._channel.stub
+
+    def beside(self, metadata: Sequence[tuple[str, str]]) -> AsyncConnection:
+        """Return a connection over the same channel whose calls carry other metadata."""
+        return AsyncConnection(self._channel, metadata, self._timeout, self._contact, owns_channel=False)
 
     def attempts(self, timeout: float | None) -> Attempts:
         """Return the attempts at one call. ``timeout`` None is the connection's own."""
@@ -106,9 +110,10 @@ class AsyncConnection:
                 await self.stub.CancelTurn(request, timeout=left, metadata=self._metadata, wait_for_ready=True)
 
     async def close_connection(self) -> None:
-        """Stop the replies that run, then close the channel."""
+        """Stop the replies that run, then close the channel if it is this connection's own."""
         await call_all([watcher.stop_watching for watcher in self.running])
-        await self._channel.close_channel()
+        if self._owns_channel:
+            await self._channel.close_channel()
 
     def _stream(self, request: Any, timeout: float | None) -> TurnCall:
         method = getattr(self.stub, METHODS[type(request)])

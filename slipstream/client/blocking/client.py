@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from types import TracebackType
@@ -16,6 +17,7 @@ from slipstream.client.blocking import session as sessions
 from slipstream.client.blocking.connection import Connection
 from slipstream.client.blocking.reply import Reply
 from slipstream.client.blocking.session import Session
+from slipstream.client.blocking.threads import Channel
 from slipstream.client.blocking.watcher import Watcher
 from slipstream.client.identity import call_metadata
 from slipstream.client.results import Result, Tokens
@@ -53,13 +55,23 @@ class Client:
         ``on_lost`` is called once for each loss.
         """
         said = call_metadata(address, credentials, metadata, token)
-        self._connection = Connection(address, credentials, said, timeout, Contact(reconnect, on_lost))
+        self._address, self._credentials = address, credentials
+        self._connection = Connection(Channel(address, credentials), said, timeout, Contact(reconnect, on_lost))
 
     @property
     def stub(self) -> orchestrator_pb2_grpc.OrchestratorServiceStub:
         """The service's gRPC stub, for calls that this class does not have, such as the Chat
         stream."""
         return self._connection.stub
+
+    def for_caller(self, token: str | None = None, metadata: Sequence[tuple[str, str]] = ()) -> Client:
+        """Return a client that uses this one's connection with another caller's token and metadata,
+        for a program that passes on the calls of others. This client's own are not sent. Closing
+        the new client ends its replies, and leaves the connection open. PlaintextError, ValueError
+        as for this class."""
+        client = copy.copy(self)
+        client._connection = self._connection.beside(call_metadata(self._address, self._credentials, metadata, token))
+        return client
 
     def generate(
         self,
@@ -68,6 +80,7 @@ class Client:
         request_id: str | None = None,
         *,
         prediction: str | Sequence[int] | None = None,
+        choice_count: int = 1,
         timeout: float | None = None,
     ) -> Reply:
         """Answer a raw text or token ids, without a chat template and without a session.
@@ -75,8 +88,10 @@ class Client:
         The same ``request_id`` again gets the same answer. It is unique among all requests of one
         token, its users' together. Left out, it is random. ``prediction`` is text, or token ids,
         that the answer probably contains: it makes the answer come sooner, and never changes it.
+        With a ``choice_count`` above 1 the reply has so many answers: a delta says which one it
+        belongs to, and ``results`` has them all.
         """
-        return self._reply(requests.generate(prompt, settings, request_id, prediction=prediction), timeout)
+        return self._reply(requests.generate(prompt, settings, request_id, choice_count, prediction), timeout)
 
     def generate_choices(
         self,
@@ -91,10 +106,9 @@ class Client:
         """Answer a prompt several times, and wait for all answers. The first one is what `generate`
         gives with the same seed. PeerError if one of them fails; the others then end.
         ``prediction`` is for all of them."""
-        request = requests.generate(prompt, settings, request_id, count, prediction)
-        watching = Watching(request, self._connection.attempts(timeout))
-        Reply(Watcher(self._connection, watching)).wait()
-        return [turn.result for turn in watching.turns]
+        reply = self._reply(requests.generate(prompt, settings, request_id, count, prediction), timeout)
+        reply.wait()
+        return reply.results
 
     def answer(
         self,
@@ -104,11 +118,14 @@ class Client:
         *,
         template_time: datetime | None = None,
         prediction: str | Sequence[int] | None = None,
+        choice_count: int = 1,
         timeout: float | None = None,
     ) -> Reply:
         """Answer a conversation of (role, content) pairs, without a session. ``template_time`` is
-        the time that the chat template sees, and ``prediction`` as in `generate`."""
-        return self._reply(requests.answer(messages, settings, template_time, request_id, prediction), timeout)
+        the time that the chat template sees. ``prediction`` and ``choice_count`` are as in
+        `generate`."""
+        request = requests.answer(messages, settings, template_time, request_id, choice_count, prediction)
+        return self._reply(request, timeout)
 
     def chat(
         self,

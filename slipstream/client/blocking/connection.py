@@ -9,8 +9,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import grpc
-
 from slipstream.client.attempts import Attempts, Contact
 from slipstream.client.blocking.threads import (
     Channel,
@@ -37,13 +35,15 @@ class Connection:
 
     def __init__(
         self,
-        address: str,
-        credentials: grpc.ChannelCredentials | None,
+        channel: Channel,
         metadata: Sequence[tuple[str, str]],
         timeout: float | None,
         contact: Contact,
+        *,
+        owns_channel: bool = True,
     ) -> None:
-        self._channel = Channel(address, credentials)
+        self._channel = channel
+        self._owns_channel = owns_channel
         self._contact = contact
         self._metadata = tuple(metadata)
         self._timeout = timeout
@@ -55,6 +55,10 @@ class Connection:
     def stub(self) -> orchestrator_pb2_grpc.OrchestratorServiceStub:
         """The service's stub."""
         return self._channel.stub
+
+    def beside(self, metadata: Sequence[tuple[str, str]]) -> Connection:
+        """Return a connection over the same channel whose calls carry other metadata."""
+        return Connection(self._channel, metadata, self._timeout, self._contact, owns_channel=False)
 
     def attempts(self, timeout: float | None) -> Attempts:
         """Return the attempts at one call. ``timeout`` None is the connection's own."""
@@ -105,9 +109,10 @@ class Connection:
                 self.stub.CancelTurn(request, timeout=left, metadata=self._metadata, wait_for_ready=True)
 
     def close_connection(self) -> None:
-        """Stop the replies that run, then close the channel."""
+        """Stop the replies that run, then close the channel if it is this connection's own."""
         call_all([watcher.stop_watching for watcher in self.running])
-        self._channel.close_channel()
+        if self._owns_channel:
+            self._channel.close_channel()
 
     def _stream(self, request: Any, timeout: float | None) -> TurnCall:
         method = getattr(self.stub, METHODS[type(request)])

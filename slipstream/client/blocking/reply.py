@@ -28,6 +28,11 @@ class Reply(Readable):
         return self._watcher.watching.turns[0].result
 
     @property
+    def results(self) -> list[Result]:
+        """The results of all answers that the request asked for, as far as they have come."""
+        return [turn.result for turn in self._watcher.watching.turns]
+
+    @property
     def request_id(self) -> str:
         """The request's id. Sent again with the same content, the server knows the turn by it.
         Empty if the reply only looks on."""
