@@ -184,7 +184,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             plain = mean(rates(replace(scenario, is_hinted=False), 1))
             hinted = rates(scenario, options.seeds)
             deviation = stdev(hinted) / len(hinted) ** 0.5 if len(hinted) > 1 else 0.0
-            table.add_row(name, f"{plain:.1f}", f"{mean(hinted):.1f}", f"{deviation:.1f}", f"{mean(hinted) / plain:.3f}")
+            table.add_row(
+                name, f"{plain:.1f}", f"{mean(hinted):.1f}", f"{deviation:.1f}", f"{mean(hinted) / plain:.3f}"
+            )
     report.show(table)
     if options.varied_seeds:
         report.show(_varied(report, known, options.varied_seeds))

@@ -9,6 +9,7 @@ _MARKS = {
     "compiled": ("numba", "safetensors", "tokenizers", "pydantic_settings"),
     "torch": ("torch", "transformers"),
     "orchestrator": ("jinja2", "pydantic_settings"),
+    "gateway": ("fastapi", "pydantic_settings", "uvicorn"),
     "postgresql": ("psycopg",),
 }
 """Packages that each extra installs; it is missing if one of them is."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import typer.main
 
+from gateway.settings import GatewaySettings
 from orchestrator.processes.settings import OrchestratorSettings
 from slipstream.cli.__main__ import app
 from slipstream.reasons import Reason
@@ -24,10 +25,9 @@ def first_cells(page: str) -> list[str]:
     return re.findall(r"^\| `([^`]+)` \|", page, re.M)
 
 
-def test_the_settings_page_has_each_flag_of_the_orchestrator_and_of_model_services() -> None:
-    flags = [
-        f"--{name.replace('_', '-')}" for kind in (OrchestratorSettings, VerifierSettings) for name in kind.model_fields
-    ]
+def test_the_settings_page_has_each_flag_of_each_kind_of_service() -> None:
+    kinds = (OrchestratorSettings, VerifierSettings, GatewaySettings)
+    flags = [f"--{name.replace('_', '-')}" for kind in kinds for name in kind.model_fields]
     assert sorted(first_cells(settings.page())) == sorted(flags)
 
 

@@ -14,6 +14,7 @@ import typer.main
 from pydantic_settings import BaseSettings
 
 from draft_service.settings import DraftSettings
+from gateway.settings import GatewaySettings
 from orchestrator.processes.settings import OrchestratorSettings
 from slipstream.cli.__main__ import app
 from tests.documents import ROOT, Block, shown_blocks
@@ -23,6 +24,7 @@ SERVICES: dict[str, type[BaseSettings]] = {
     "orchestrator": OrchestratorSettings,
     "verifier_service": VerifierSettings,
     "draft_service": DraftSettings,
+    "gateway": GatewaySettings,
 }
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 

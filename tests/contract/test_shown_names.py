@@ -11,6 +11,7 @@ import pytest
 import typer.main
 
 from draft_service.settings import DraftSettings
+from gateway.settings import GatewaySettings
 from orchestrator.processes.settings import OrchestratorSettings
 from slipstream.cli.__main__ import app
 from slipstream.reasons import Code, Reason
@@ -38,7 +39,7 @@ def spans(page: Path) -> Iterator[str]:
 
 def known_flags() -> set[str]:
     """Return every flag of the services and of the commands."""
-    settings = (OrchestratorSettings, VerifierSettings, DraftSettings)
+    settings = (OrchestratorSettings, VerifierSettings, DraftSettings, GatewaySettings)
     services = {f"--{name.replace('_', '-')}" for kind in settings for name in kind.model_fields}
     commands = typer.main.get_command(app).commands.values()  # type: ignore[attr-defined]
     return services | {name for command in commands for parameter in command.params for name in parameter.opts}

@@ -12,9 +12,12 @@ import pytest
 
 from slipstream.cli.local import LocalServices, PairSettings
 from tests.documents import ROOT, Block, shown_blocks
+from tests.gateway_process import gateway_process
 
 PRINTED_ADDRESS = "127.0.0.1:50051"
 """The orchestrator's address in the pages; the tests' services listen elsewhere."""
+PRINTED_HTTP_ADDRESS = "127.0.0.1:8000"
+"""The gateway's address in the pages."""
 
 PRELUDE = """
 set -e
@@ -36,6 +39,13 @@ def address() -> Iterator[str]:
         yield services.orchestrator_address
 
 
+@pytest.fixture(scope="module")
+def http_address(address: str) -> Iterator[str]:
+    """The address of a gateway in front of it."""
+    with gateway_process(address) as gateway:
+        yield gateway.address
+
+
 def run(command: list[str], folder: Path) -> str:
     """Run a block with the environment's commands first on the PATH, and return what it prints."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
@@ -46,13 +56,14 @@ def run(command: list[str], folder: Path) -> str:
 
 
 @pytest.mark.parametrize("block", shown_blocks("python"), ids=lambda block: block.place)
-def test_a_python_block_runs(block: Block, address: str, tmp_path: Path) -> None:
+def test_a_python_block_runs(block: Block, address: str, http_address: str, tmp_path: Path) -> None:
     program = tmp_path / "block.py"
-    program.write_text(block.code.replace(PRINTED_ADDRESS, address))
+    program.write_text(block.code.replace(PRINTED_ADDRESS, address).replace(PRINTED_HTTP_ADDRESS, http_address))
     assert run([sys.executable, str(program)], tmp_path).strip()
 
 
 @pytest.mark.parametrize("block", shown_blocks("sh"), ids=lambda block: block.place)
-def test_a_shell_block_runs(block: Block, address: str, tmp_path: Path) -> None:
+def test_a_shell_block_runs(block: Block, address: str, http_address: str, tmp_path: Path) -> None:
     prelude = PRELUDE.replace("{root}", str(ROOT)).replace("{address}", address)
-    run(["bash", "-c", prelude + block.code.replace(PRINTED_ADDRESS, address)], tmp_path)
+    code = block.code.replace(PRINTED_ADDRESS, address).replace(PRINTED_HTTP_ADDRESS, http_address)
+    run(["bash", "-c", prelude + code], tmp_path)

@@ -1,4 +1,4 @@
-"""The settings page: every flag and environment variable of the three services."""
+"""The settings page: every flag and environment variable of the services and of the gateway."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings
 
 from draft_service.settings import DraftSettings
+from gateway.settings import GatewaySettings
 from orchestrator.processes.settings import OrchestratorSettings
 from tools.reference.markdown import cell, generated, table
 from verifier_service.settings import VerifierSettings
@@ -35,6 +36,8 @@ def page() -> str:
             "\n## The verifier and the draft\n\n`python -P -m verifier_service` and `python -P -m draft_service`; ",
             "variables begin with\n`SLIPSTREAM_VERIFIER_` and `SLIPSTREAM_DRAFT_`.\n\n",
             _settings([VerifierSettings, DraftSettings]),
+            "\n## The gateway\n\n`python -P -m gateway`; variables begin with `SLIPSTREAM_GATEWAY_`.\n\n",
+            _settings([GatewaySettings]),
         ]
     )
 

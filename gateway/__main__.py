@@ -1,0 +1,19 @@
+"""Run the gateway: ``python -P -m gateway --orchestrator HOST:PORT --address HOST:PORT``."""
+
+from __future__ import annotations
+
+from slipstream.extras import require
+
+require("gateway", "gateway")  # before anything imports what it brings
+
+from gateway.serving import serve
+from gateway.settings import GatewaySettings
+
+
+def main() -> None:
+    """Read the settings and serve until signalled."""
+    serve(GatewaySettings())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""The answers to one request while they are generated: one or several prompts, each with one or
+several choices.
+
+Tasks of their own read the replies. A caller that leaves can be noticed at any moment, and the end
+of a turn at the orchestrator must not be interrupted by that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from typing import TypeVar
+
+from fastapi import Request
+
+from gateway.errors import ApiError, error_of_peer
+from slipstream.client import AsyncClient, AsyncReply, Delta, PeerError, Result
+from slipstream.errors import Code
+
+log = logging.getLogger(__name__)
+
+Value = TypeVar("Value")
+
+_MAX_WAITING = 16
+"""Deltas that wait for a slow reader. After that the orchestrator waits too."""
+_FINISH_REASONS = {
+    "END_TOKEN": "stop",
+    "STOP_STRING": "stop",
+    "STOP_TOKEN": "stop",
+    "MAX_TOKENS": "length",
+    "CONTEXT_LENGTH": "length",
+}
+
+
+class Answers:
+    """The answers to one request. Each has an index: those to the first prompt come first."""
+
+    def __init__(self, caller: AsyncClient, replies: Sequence[AsyncReply], prompt_field: str) -> None:
+        """Begin to read the replies. ``prompt_field`` is the request's name of the prompt, for
+        errors."""
+        self._caller = caller
+        self._replies = replies
+        self._prompt_field = prompt_field
+        self._deltas: asyncio.Queue[tuple[int, Delta] | BaseException | None] = asyncio.Queue(_MAX_WAITING)
+        self._first: tuple[int, Delta] | None = None
+        self._running = len(replies)
+        self._readers = [
+            asyncio.create_task(self._read(reply, sum(len(before.results) for before in replies[:number])))
+            for number, reply in enumerate(replies)
+        ]
+
+    @property
+    def results(self) -> list[Result]:
+        """The results by index, as far as they have come."""
+        return [result for reply in self._replies for result in reply.results]
+
+    async def begin(self) -> None:
+        """Wait for the first delta. ApiError if the request is refused."""
+        self._first = await self._next()
+
+    async def deltas(self) -> AsyncIterator[tuple[int, Delta]]:
+        """Iterate over the deltas with the index of each one's answer. ApiError if one fails."""
+        item, self._first = self._first, None
+        while item is not None or (item := await self._next()) is not None:
+            yield item
+            item = None
+
+    async def complete(self) -> list[Result]:
+        """Return the results once all answers have ended. ApiError if one fails."""
+        async for _ in self.deltas():
+            pass
+        return self.results
+
+    async def end(self) -> None:
+        """Cancel what still runs, and delete what the orchestrator keeps of the answers: no other
+        request can ask for it. Never raises."""
+        for reader in self._readers:
+            reader.cancel()
+        await asyncio.gather(*self._readers, return_exceptions=True)
+        for result in self.results:
+            if result.session_id:
+                try:
+                    await self._caller.delete_session(result.session_id)
+                except PeerError as error:
+                    if error.code is not Code.NOT_FOUND:
+                        log.warning("a finished answer could not be deleted: %s", error)
+
+    async def _next(self) -> tuple[int, Delta] | None:
+        while self._running:
+            item = await self._deltas.get()
+            if item is None:
+                self._running -= 1
+            elif isinstance(item, PeerError):
+                raise error_of_peer(item, self._prompt_field) from item
+            elif isinstance(item, BaseException):
+                raise item
+            else:
+                return item
+        return None
+
+    async def _read(self, reply: AsyncReply, first_index: int) -> None:
+        try:
+            async with contextlib.aclosing(reply.deltas()) as deltas:
+                async for delta in deltas:
+                    await self._deltas.put((first_index + delta.choice_index, delta))
+        except Exception as error:
+            await self._deltas.put(error)
+        else:
+            await self._deltas.put(None)
+
+
+def finish_reason(result: Result) -> str | None:
+    """Return OpenAI's name for the end of an answer; None while it runs. ApiError if another client
+    has cancelled it."""
+    if not result.finish_reason:
+        return None
+    if result.finish_reason not in _FINISH_REASONS:
+        raise ApiError(499, "the answer was cancelled before its end", kind="cancelled_error", code="cancelled")
+    return _FINISH_REASONS[result.finish_reason]
+
+
+async def unless_left(request: Request, work: Awaitable[Value]) -> Value:
+    """Return what ``work`` gives. ApiError if the caller leaves before."""
+    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_left(request))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ApiError(499, "the caller has left", kind="cancelled_error")
+        return working.result()
+    finally:
+        working.cancel()
+        leaving.cancel()
+
+
+async def _left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,45 @@
+"""The application: its endpoints, its errors and its connection to the orchestrator."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+
+from gateway import chat_completions, completions, models, probes
+from gateway.errors import install_handlers
+from gateway.gateway import Gateway
+from gateway.limits import BodyLimit
+from gateway.settings import GatewaySettings
+from slipstream.client import AsyncClient
+from slipstream.version import VERSION
+
+ENDPOINTS = (models, chat_completions, completions, probes)
+"""A module for each family of endpoints, with its ``router``."""
+
+
+def create_app(settings: GatewaySettings) -> FastAPI:
+    """Return the application. FileError, PlaintextError if the settings are wrong."""
+    credentials = settings.credentials()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with AsyncClient(settings.orchestrator, credentials=credentials) as client:
+            app.state.gateway = Gateway(client, settings.model_name)
+            yield
+            await app.state.gateway.finish()
+
+    app = FastAPI(
+        title="Slipstream",
+        summary="OpenAI's API over a Slipstream orchestrator",
+        version=VERSION,
+        lifespan=lifespan,
+        docs_url=None,  # its page takes scripts from elsewhere
+        redoc_url=None,
+    )
+    for endpoint in ENDPOINTS:
+        app.include_router(endpoint.router)
+    install_handlers(app)
+    app.add_middleware(BodyLimit, max_bytes=settings.max_body_mib * 2**20, idle_seconds=settings.idle_seconds)
+    return app

@@ -1,0 +1,226 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from fastapi import APIRouter, Request
+from pydantic import Field
+from starlette.responses import Response
+
+from gateway.answers import Answers, finish_reason
+from gateway.errors import ApiError
+from gateway.fields import COMMON_REFUSALS, Fields, GenerationFields, Refusal
+from gateway.gateway import Caller, Model, gateway_of
+from gateway.responding import respond
+from gateway.usage import usage_of
+from slipstream.client import Delta, Result, Structure
+
+router = APIRouter()
+
+_NO_TOOLS = "tools are not supported yet"
+_ONLY_TEXT = "only text parts are supported"
+
+
+class TextPart(Fields):
+    """A part of a message's content."""
+
+    REFUSED: ClassVar[Mapping[str, Refusal]] = {
+        name: Refusal(_ONLY_TEXT) for name in ("image_url", "input_audio", "file", "refusal", "video_url")
+    }
+
+    type: Literal["text"]
+    text: str
+
+
+class ChatMessage(Fields):
+    """A message of the conversation."""
+
+    REFUSED: ClassVar[Mapping[str, Refusal]] = {
+        "name": Refusal("chat templates have no names"),
+        "tool_calls": Refusal(_NO_TOOLS, ([],)),
+        "tool_call_id": Refusal(_NO_TOOLS),
+        "function_call": Refusal(_NO_TOOLS),
+        "refusal": Refusal("write it as content"),
+        "annotations": Refusal("there is no search", ([],)),
+        "audio": Refusal(_ONLY_TEXT),
+        "reasoning": Refusal("write it as content"),
+        "reasoning_content": Refusal("write it as content"),
+    }
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[TextPart] = Field(description="a text, or a list of parts of type `text`")
+
+    def pair(self) -> tuple[str, str]:
+        """Return role and text, as the client takes them."""
+        role = "system" if self.role == "developer" else self.role
+        return role, _text(self.content)
+
+
+class JsonSchema(Fields):
+    """A named schema. It is always followed, so ``strict`` changes nothing."""
+
+    name: str
+    description: str | None = None
+    schema_: dict[str, Any] = Field({"type": "object"}, alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(Fields):
+    """The format of the answer."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+    def structure(self) -> Structure | None:
+        """Return the structure that the answer must have. ApiError."""
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            message = "response_format.json_schema must be set if, and only if, type is json_schema"
+            raise ApiError(400, message, param="response_format.json_schema")
+        if self.json_schema is not None:
+            return Structure(json_schema=json.dumps(self.json_schema.schema_))
+        return Structure(json_schema='{"type": "object"}') if self.type == "json_object" else None
+
+
+class PredictedContent(Fields):
+    """Text that the answer probably contains."""
+
+    type: Literal["content"]
+    content: str | list[TextPart]
+
+
+class ChatRequest(GenerationFields):
+    """A request for answers to a conversation."""
+
+    REFUSED: ClassVar[Mapping[str, Refusal]] = {
+        **COMMON_REFUSALS,
+        "tools": Refusal(_NO_TOOLS, ([],)),
+        "tool_choice": Refusal(_NO_TOOLS, ("none", "auto")),
+        "parallel_tool_calls": Refusal(_NO_TOOLS, (True, False)),
+        "functions": Refusal(_NO_TOOLS, ([],)),
+        "function_call": Refusal(_NO_TOOLS, ("none", "auto")),
+        "store": Refusal("nothing is stored", (False,)),
+        "modalities": Refusal(_ONLY_TEXT, (["text"],)),
+        "audio": Refusal(_ONLY_TEXT),
+        "reasoning_effort": Refusal("the chat template decides"),
+        "verbosity": Refusal("ask for it in a message"),
+        "web_search_options": Refusal("there is no search"),
+        "moderation": Refusal("nothing is moderated"),
+        "safety_identifier": Refusal("requests are not moderated"),
+        "prompt_cache_key": Refusal("prefixes are found without a key"),
+        "prompt_cache_retention": Refusal("the server decides"),
+        "prompt_cache_options": Refusal("the server decides"),
+        "chat_template": Refusal("the model's own is used"),
+        "chat_template_kwargs": Refusal("the model's own is used", ({},)),
+        "add_generation_prompt": Refusal("an answer always begins", (True,)),
+        "continue_final_message": Refusal("an answer always begins", (False,)),
+        "documents": Refusal("write them into a message"),
+        "echo": Refusal("use /v1/completions", (False,)),
+    }
+
+    messages: list[ChatMessage] = Field(min_length=1, description="text only; the last one is the user's")
+    max_completion_tokens: int | None = Field(None, ge=1, description="most tokens of an answer")
+    max_tokens: int | None = Field(None, ge=1, description="the older name of `max_completion_tokens`")
+    response_format: ResponseFormat | None = Field(
+        None, description="`text`, `json_object`, or `json_schema`, which is always followed"
+    )
+    prediction: PredictedContent | None = Field(
+        None, description="text that the answer probably contains: it comes sooner, and does not change"
+    )
+
+    def check(self) -> None:
+        """Refuse fields that do not go together: ApiError."""
+        super().check()
+        if self.max_tokens is not None and self.max_completion_tokens is not None:
+            raise ApiError(400, "give max_completion_tokens or max_tokens, not both", param="max_tokens")
+        if self.structured_outputs is not None and self.response_format is not None:
+            raise ApiError(400, "give response_format or structured_outputs, not both", param="structured_outputs")
+
+    def structure(self) -> Structure | None:
+        """Return the structure of the answer. ApiError."""
+        chosen = self.structured_outputs or self.response_format
+        return None if chosen is None else chosen.structure()
+
+
+@dataclass(frozen=True, slots=True)
+class ChatForm:
+    """Writes answers, whole and in chunks, in OpenAI's form."""
+
+    asked: ChatRequest
+    model: Model
+    id: str
+    created: int
+
+    def whole(self, results: Sequence[Result]) -> dict[str, Any]:
+        """Return the body of a response."""
+        choices = [self._choice(index, result) for index, result in enumerate(results)]
+        return {**self._head("chat.completion"), "choices": choices, "usage": usage_of(results, self.asked.n)}
+
+    async def chunks(self, answers: Answers) -> AsyncIterator[dict[str, Any]]:
+        """Yield the chunks of a stream."""
+        for index, _ in enumerate(answers.results):
+            yield self._chunk(index, {"role": "assistant", "content": ""})
+        async for index, delta in answers.deltas():
+            if delta.text or self.asked.return_token_ids:
+                yield self._chunk(index, {"content": delta.text}, delta)
+        for index, result in enumerate(answers.results):
+            yield self._chunk(index, {}, reason=finish_reason(result))
+        if self.asked.includes_usage:
+            usage = usage_of(answers.results, self.asked.n)
+            yield {**self._head("chat.completion.chunk"), "choices": [], "usage": usage}
+
+    def _choice(self, index: int, result: Result) -> dict[str, Any]:
+        choice = {
+            "index": index,
+            "message": {"role": "assistant", "content": result.text, "refusal": None},
+            "logprobs": None,
+            "finish_reason": finish_reason(result),
+        }
+        return {**choice, "token_ids": result.token_ids} if self.asked.return_token_ids else choice
+
+    def _chunk(
+        self, index: int, content: dict[str, str], delta: Delta | None = None, reason: str | None = None
+    ) -> dict[str, Any]:
+        choice = {"index": index, "delta": content, "logprobs": None, "finish_reason": reason}
+        if self.asked.return_token_ids:
+            choice["token_ids"] = [] if delta is None else delta.token_ids
+        chunk = {**self._head("chat.completion.chunk"), "choices": [choice]}
+        return {**chunk, "usage": None} if self.asked.includes_usage else chunk
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model.name,
+            "system_fingerprint": self.model.fingerprint,
+        }
+
+
+@router.post("/v1/chat/completions")
+async def create_chat_completion(asked: ChatRequest, request: Request, caller: Caller) -> Response:
+    """Answer a conversation."""
+    gateway = gateway_of(request)
+    settings = asked.settings(
+        max_token_count=asked.max_completion_tokens or asked.max_tokens, structure=asked.structure()
+    )
+    model = await gateway.model(caller)
+    model.check_name(asked.model)
+    reply = await caller.answer(
+        [message.pair() for message in asked.messages],
+        settings,
+        prediction=None if asked.prediction is None else _text(asked.prediction.content),
+        choice_count=asked.n,
+    )
+    answers = Answers(caller, [reply], "messages")
+    form = ChatForm(asked, model, f"chatcmpl-{secrets.token_hex(12)}", int(time.time()))
+    return await respond(request, answers, form, stream=asked.stream)
+
+
+def _text(content: str | list[TextPart]) -> str:
+    return content if isinstance(content, str) else "".join(part.text for part in content)

@@ -1,0 +1,191 @@
+"""Fields of requests: those that are supported, with what they become, and those that are refused
+by name.
+
+A field that is in neither list of a request is refused too. So nothing that a caller writes is
+ignored. A null is the same as a field that is left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from gateway.errors import ApiError
+from slipstream.client import Settings, Structure
+
+
+class Refusal(NamedTuple):
+    """The reason why a field is refused, and the values that are accepted because they ask for
+    nothing."""
+
+    why: str
+    harmless: tuple[Any, ...] = ()
+
+    def accepts(self, value: object) -> bool:
+        """Return whether a value asks for nothing."""
+        return value is None or any(type(value) is type(one) and value == one for one in self.harmless)
+
+
+class Fields(BaseModel):
+    """An object of a request. Values are not converted: a number in quotes is no number."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    REFUSED: ClassVar[Mapping[str, Refusal]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        known = {field.alias or name for name, field in cls.model_fields.items()}
+        for name, value in given.items():
+            refusal = cls.REFUSED.get(name)
+            if refusal is None and name not in known:
+                raise PydanticCustomError("refused_field", "{field} is not a field of this request", {"field": name})
+            if refusal is not None and not refusal.accepts(value):
+                context = {"field": name, "why": refusal.why}
+                raise PydanticCustomError("refused_field", "{field} is not supported: {why}", context)
+        return {name: value for name, value in given.items() if value is not None and name not in cls.REFUSED}
+
+
+class StreamOptions(Fields):
+    """Options of a stream."""
+
+    REFUSED: ClassVar[Mapping[str, Refusal]] = {
+        "include_obfuscation": Refusal("streams are not padded", (False,)),
+        "continuous_usage_stats": Refusal("usage comes with the last event", (False,)),
+    }
+
+    include_usage: bool = Field(False, description="send one more event with the usage")
+
+
+class StructuredOutputs(Fields):
+    """A structure of the text, in vLLM's names."""
+
+    REFUSED: ClassVar[Mapping[str, Refusal]] = {
+        "structural_tag": Refusal("use json, regex, choice or grammar"),
+        "json_object": Refusal("use response_format", (False,)),
+        "disable_any_whitespace": Refusal("the schema decides", (False,)),
+        "disable_additional_properties": Refusal("the schema decides", (False,)),
+        "whitespace_pattern": Refusal("the schema decides"),
+    }
+
+    json_: str | dict[str, Any] | None = Field(None, alias="json", description="a JSON Schema")
+    regex: str | None = Field(None, description="a regular expression that the whole text matches")
+    choice: list[str] | None = Field(None, description="the text is one of these")
+    grammar: str | None = Field(None, description="a grammar in Lark's notation")
+
+    def structure(self) -> Structure:
+        """Return the structure. ApiError unless exactly one kind is set."""
+        if sum(value is not None for value in (self.json_, self.regex, self.choice, self.grammar)) != 1:
+            message = "structured_outputs must have exactly one of json, regex, choice and grammar"
+            raise ApiError(400, message, param="structured_outputs")
+        schema = self.json_ if self.json_ is None or isinstance(self.json_, str) else json.dumps(self.json_)
+        return Structure(json_schema=schema, regex=self.regex, choices=self.choice, grammar=self.grammar)
+
+
+COMMON_REFUSALS: Mapping[str, Refusal] = {
+    "metadata": Refusal("nothing is stored"),
+    "service_tier": Refusal("all requests of a caller have the same priority", ("auto", "default")),
+    "best_of": Refusal("choices are not ranked", (1,)),
+    "use_beam_search": Refusal("tokens are sampled", (False,)),
+    "length_penalty": Refusal("there is no beam search", (1, 1.0)),
+    "guided_json": Refusal("use structured_outputs.json or response_format"),
+    "guided_regex": Refusal("use structured_outputs.regex"),
+    "guided_choice": Refusal("use structured_outputs.choice"),
+    "guided_grammar": Refusal("use structured_outputs.grammar"),
+    "prompt_logprobs": Refusal("log-probabilities of the prompt are not reported over HTTP"),
+    "truncate_prompt_tokens": Refusal("prompts are never cut: shorten it"),
+    "skip_special_tokens": Refusal("the text never has special tokens", (True,)),
+    "spaces_between_special_tokens": Refusal("the text never has special tokens", (True,)),
+    "priority": Refusal("all requests of a caller have the same priority", (0,)),
+    "request_id": Refusal("send the header x-request-id to the proxy in front"),
+    "bad_words": Refusal("use logit_bias"),
+    "allowed_token_ids": Refusal("use logit_bias or structured_outputs"),
+}
+"""Fields of OpenAI's and vLLM's requests that no endpoint supports."""
+
+
+class GenerationFields(Fields):
+    """Fields that chat completions and completions share."""
+
+    model: str = Field(description="the model's name, as `/v1/models` lists it")
+    stream: bool = Field(False, description="send the answer as server-sent events while it is generated")
+    stream_options: StreamOptions | None = Field(None, description="`include_usage`: one more event with the usage")
+    n: int = Field(1, ge=1, le=64, description="number of answers; the first one is what `n` 1 gives")
+    temperature: float | None = Field(None, description="0 is greedy; by default the model's own, not 1")
+    top_p: float | None = Field(None, description="keep the likeliest tokens up to this probability")
+    top_k: int | None = Field(None, ge=-1, description="keep so many of the likeliest tokens; 0 or -1: all")
+    min_p: float | None = Field(None, description="keep tokens at least this fraction as likely as the likeliest")
+    presence_penalty: float | None = Field(None, description="from -2 to 2")
+    frequency_penalty: float | None = Field(None, description="from -2 to 2")
+    repetition_penalty: float | None = Field(None, description="vLLM's; 1 is off")
+    logit_bias: dict[str, float] | None = Field(None, description="token ids, each with a number from -100 to 100")
+    seed: int | None = Field(
+        None, description="0 to 2^63 - 1. The same seed gives the same text. JavaScript loses digits above 2^53"
+    )
+    stop: str | list[str] | None = Field(None, description="up to 16 texts; the answer ends before the first of them")
+    stop_token_ids: list[int] | None = Field(None, description="vLLM's; token ids that end the answer")
+    include_stop_str_in_output: bool = Field(False, description="vLLM's; show the stop text too")
+    min_tokens: int | None = Field(None, ge=0, description="vLLM's; fewest tokens before an end token may be chosen")
+    ignore_eos: bool = Field(False, description="vLLM's; go on after an end token")
+    structured_outputs: StructuredOutputs | None = Field(
+        None, description="vLLM's; exactly one of `json`, `regex`, `choice` and `grammar`"
+    )
+    return_token_ids: bool = Field(False, description="vLLM's; each choice has its `token_ids`")
+    user: str | None = Field(None, description="accepted; limits count by access token, so it changes nothing")
+    speculation: Literal["off", "on"] | Annotated[int, Field(ge=1)] | None = Field(
+        None, description='ours: "off", "on", or a number of draft tokens. It changes the speed, never the text'
+    )
+
+    @property
+    def includes_usage(self) -> bool:
+        """Return whether a stream has an event with the usage."""
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    def check(self) -> None:
+        """Refuse fields that do not go together: ApiError."""
+        if self.stream_options is not None and not self.stream:
+            raise ApiError(400, "stream_options is only allowed with stream: true", param="stream_options")
+
+    def settings(self, **more: Any) -> Settings:
+        """Return the settings of the turn, with what an endpoint adds. ApiError."""
+        self.check()
+        named = {name: getattr(self, name) for name in _SAME_NAMES}
+        return Settings(
+            **named,
+            top_k=None if self.top_k is None else max(0, self.top_k),
+            logit_bias=_token_numbers(self.logit_bias or {}),
+            stop_strings=[self.stop] if isinstance(self.stop, str) else self.stop or (),
+            stop_token_ids=self.stop_token_ids or (),
+            min_token_count=self.min_tokens,
+            ignore_end_tokens=self.ignore_eos or None,
+            include_stop_in_text=self.include_stop_str_in_output or None,
+            draft_length=_DRAFT_LENGTHS.get(self.speculation, self.speculation),
+            **more,
+        )
+
+
+_SAME_NAMES = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "seed",
+)
+"""Fields that our settings have under the same name."""
+_DRAFT_LENGTHS: Mapping[Any, Any] = {"off": 0, "on": "adaptive"}
+
+
+def _token_numbers(biases: Mapping[str, float]) -> dict[int, float]:
+    """Return biases by token id. ApiError if a key is no number: JSON has only texts as keys."""
+    for key in biases:
+        if not key.isdecimal() or len(key) > 9:
+            raise ApiError(400, f"logit_bias must have token ids as keys, but has {key[:40]!r}", param="logit_bias")
+    return {int(key): value for key, value in biases.items()}

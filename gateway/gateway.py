@@ -1,0 +1,103 @@
+"""The state that all requests share: the connection to the orchestrator, the served model, and the
+work that goes on after an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Annotated, Any, cast
+
+from fastapi import Depends, Request
+
+from gateway.errors import ApiError
+from slipstream.client import AsyncClient
+
+log = logging.getLogger(__name__)
+
+_BEARER = re.compile(r"[Bb]earer ([!-~]+)")
+_TRACE_CONTEXT = re.compile(r"[ -~]{1,512}")
+_MODEL_SECONDS = 10.0
+"""Seconds for which the orchestrator is not asked again what it serves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """The model that the orchestrator serves, as callers name it."""
+
+    name: str
+    context_length: int
+    fingerprint: str
+    """Changes with the weights and with the rules by which tokens are chosen."""
+
+    def check_name(self, name: str) -> None:
+        """Refuse another model: ApiError."""
+        if name != self.name:
+            raise ApiError(
+                404,
+                f"the model {name!r} does not exist; this server has {self.name!r}",
+                param="model",
+                code="model_not_found",
+            )
+
+
+class Gateway:
+    """The state of the application."""
+
+    def __init__(self, client: AsyncClient, model_name: str) -> None:
+        self._client = client
+        self._model_name = model_name
+        self._model: Model | None = None
+        self._model_until = 0.0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def caller_of(self, request: Request) -> AsyncClient:
+        """Return a client that speaks for a request's caller: with the caller's token, and as a
+        part of the caller's trace. ApiError if the token is malformed."""
+        metadata = []
+        if authorization := request.headers.get("authorization"):
+            if not _BEARER.fullmatch(authorization):
+                message = "the header authorization must be: Bearer TOKEN"
+                raise ApiError(401, message, kind="authentication_error", code="invalid_api_key")
+            metadata.append(("authorization", f"Bearer {authorization[7:]}"))
+        for name in ("traceparent", "tracestate"):
+            if _TRACE_CONTEXT.fullmatch(value := request.headers.get(name, "")):
+                metadata.append((name, value))
+        return await self._client.for_caller(metadata=metadata)
+
+    async def model(self, caller: AsyncClient) -> Model:
+        """Return the model that is served. PeerError if the orchestrator does not say."""
+        if self._model is None or time.monotonic() > self._model_until:
+            target = (await caller.server_info()).target
+            fingerprint = f"{target.weights_fingerprint[:16]}-{target.sampling_version}"
+            name = self._model_name or target.name.rstrip("/").rpartition("/")[2]
+            self._model = Model(name, target.context_length, fingerprint)
+            self._model_until = time.monotonic() + _MODEL_SECONDS
+        return self._model
+
+    def run_later(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run work that no caller waits for. It must not raise."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def finish(self) -> None:
+        """Wait for the work that no caller waits for."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+
+def gateway_of(request: Request) -> Gateway:
+    """Return the state of a request's application."""
+    return cast(Gateway, request.app.state.gateway)
+
+
+async def _caller_of(request: Request) -> AsyncClient:
+    return await gateway_of(request).caller_of(request)
+
+
+Caller = Annotated[AsyncClient, Depends(_caller_of)]
+"""A route's parameter: the client that speaks for the caller."""

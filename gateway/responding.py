@@ -1,0 +1,44 @@
+"""Answers become a response, whole or as a stream, whichever form an endpoint gives them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Protocol
+
+from fastapi import Request
+from starlette.responses import JSONResponse, Response
+
+from gateway.answers import Answers, unless_left
+from gateway.gateway import gateway_of
+from gateway.streaming import EventStream
+from slipstream.client import Result
+
+
+class Form(Protocol):
+    """The form in which an endpoint writes answers."""
+
+    def whole(self, results: Sequence[Result]) -> dict[str, Any]:
+        """Return the body of a response."""
+
+    def chunks(self, answers: Answers) -> AsyncIterator[dict[str, Any]]:
+        """Yield the chunks of a stream."""
+
+
+async def respond(request: Request, answers: Answers, form: Form, *, stream: bool) -> Response:
+    """Return the response. ApiError if the request is refused, or the caller leaves. The answers
+    end with the response."""
+
+    def end() -> None:
+        gateway_of(request).run_later(answers.end())
+
+    try:
+        if not stream:
+            response: Response = JSONResponse(form.whole(await unless_left(request, answers.complete())))
+        else:
+            await unless_left(request, answers.begin())  # a refusal still has its own status
+            return EventStream(form.chunks(answers), end)
+    except BaseException:
+        end()
+        raise
+    end()
+    return response

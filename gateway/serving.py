@@ -1,0 +1,48 @@
+"""Serving the application on a socket until a signal comes."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import uvicorn
+
+from gateway.app import create_app
+from gateway.limits import IdleLimitedProtocol
+from gateway.settings import GatewaySettings
+from slipstream.errors import SlipstreamError
+
+log = logging.getLogger("gateway")
+
+
+def serve(settings: GatewaySettings) -> None:
+    """Serve until SIGTERM or SIGINT. Exits with one line if the settings are wrong."""
+    logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    try:
+        files = settings.tls_files()
+        app = create_app(settings)
+    except SlipstreamError as error:
+        sys.exit(f"gateway: {error}")
+    host, _, port = settings.address.rpartition(":")
+    if not host or not port.isdecimal():
+        sys.exit(f"gateway: --address must be host:port, but is {settings.address!r}")
+    config = uvicorn.Config(
+        app,
+        host=host.strip("[]"),
+        port=int(port),
+        http=IdleLimitedProtocol,
+        ws="none",
+        log_config=None,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=settings.idle_seconds,
+        timeout_graceful_shutdown=settings.drain_seconds,
+        h11_max_incomplete_event_size=settings.max_header_kib * 1024,
+        ssl_certfile=files.certificate or None,
+        ssl_keyfile=files.key or None,
+    )
+    server = uvicorn.Server(config)
+    socket = config.bind_socket()
+    scheme = "https" if files.certificate else "http"
+    log.info("OpenAI's API at %s://%s:%s/v1", scheme, host, socket.getsockname()[1])
+    server.run(sockets=[socket])

@@ -1,0 +1,53 @@
+"""Server-sent events, as OpenAI sends them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from pydantic_core import to_json
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from gateway.errors import ApiError, fault_error
+
+log = logging.getLogger(__name__)
+
+
+class EventStream(StreamingResponse):
+    """A response of server-sent events. ``on_end`` is called once when it ends, however it ends."""
+
+    def __init__(self, events: AsyncIterator[Any], on_end: Callable[[], None]) -> None:
+        super().__init__(
+            _encoded(events),
+            media_type="text/event-stream",
+            headers={"cache-control": "no-cache", "x-accel-buffering": "no"},
+        )
+        self._on_end = on_end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the events."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._on_end()
+
+
+async def _encoded(events: AsyncIterator[Any]) -> AsyncIterator[bytes]:
+    """Yield the events, then OpenAI's mark of the end. An error is an event too, and the last
+    one."""
+    try:
+        async for event in events:
+            yield _event(event)
+    except ApiError as error:
+        yield _event(error.body())
+    except Exception as error:
+        log.exception("a stream failed")
+        yield _event(fault_error(error).body())
+    else:
+        yield b"data: [DONE]\n\n"
+
+
+def _event(content: Any) -> bytes:
+    return b"data: " + to_json(content) + b"\n\n"

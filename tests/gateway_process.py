@@ -1,0 +1,82 @@
+"""A gateway as a process of its own, for tests."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from slipstream.cli.local import free_address
+
+_START_SECONDS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the gateway answered to a plain HTTP request."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: Any
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The error in the body."""
+        error = self.body["error"]
+        assert isinstance(error, dict)
+        return error
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayProcess:
+    """A running gateway."""
+
+    address: str
+    process: subprocess.Popen[bytes]
+
+    def send(
+        self, path: str, body: bytes | Mapping[str, Any] | None = None, headers: Mapping[str, str] | None = None
+    ) -> Answer:
+        """Send a request, with POST if it has a body. Mappings are sent as JSON."""
+        content = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        connection = http.client.HTTPConnection(self.address, timeout=60)
+        try:
+            method = "GET" if content is None else "POST"
+            connection.request(method, path, content, {"content-type": "application/json", **(headers or {})})
+            response = connection.getresponse()
+            lower = {name.lower(): value for name, value in response.getheaders()}
+            return Answer(response.status, lower, json.loads(response.read()))
+        finally:
+            connection.close()
+
+
+@contextmanager
+def gateway_process(orchestrator: str, *flags: str) -> Iterator[GatewayProcess]:
+    """A gateway in front of an orchestrator, which has answered once."""
+    address = free_address()
+    command = [sys.executable, "-P", "-m", "gateway", "--orchestrator", orchestrator, "--address", address]
+    process = subprocess.Popen([*command, *flags, "--log-level", "WARNING"])
+    running = GatewayProcess(address, process)
+    try:
+        deadline = time.monotonic() + _START_SECONDS
+        while not _answers(running):
+            assert process.poll() is None, "the gateway has ended"
+            assert time.monotonic() < deadline, "the gateway does not answer"
+            time.sleep(0.05)
+        yield running
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _answers(gateway: GatewayProcess) -> bool:
+    try:
+        return gateway.send("/version").status == 200
+    except OSError:
+        return False

@@ -1,0 +1,204 @@
+"""OpenAI's unmodified package talks to the gateway, which is a real process in front of the real
+services. The text is that of gRPC."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+
+from slipstream.cli.local import LocalServices, PairSettings
+from slipstream.client import Client, Settings
+from slipstream.version import VERSION
+from tests.either_client import until
+from tests.gateway_process import GatewayProcess, gateway_process
+
+MODEL = "embedded-target"
+QUESTION = "What does os.path.join do?"
+MESSAGES: Any = [{"role": "user", "content": QUESTION}]
+SAMPLED = Settings(seed=7, temperature=1.5, max_token_count=40)
+SAMPLED_IN_OPENAI: Any = {"seed": 7, "temperature": 1.5, "max_tokens": 40}
+
+pytestmark = pytest.mark.essential
+
+
+@pytest.fixture(scope="module")
+def services() -> Iterator[LocalServices]:
+    with LocalServices(PairSettings()) as local:
+        yield local
+
+
+@pytest.fixture(scope="module")
+def gateway(services: LocalServices) -> Iterator[GatewayProcess]:
+    with gateway_process(services.orchestrator_address) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def api(gateway: GatewayProcess) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"http://{gateway.address}/v1", api_key="unused", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def grpc_client(services: LocalServices) -> Iterator[Client]:
+    with Client(services.orchestrator_address) as client:
+        yield client
+
+
+def test_the_served_model_is_listed(api: openai.OpenAI) -> None:
+    assert [model.id for model in api.models.list()] == [MODEL]
+    assert api.models.retrieve(MODEL).id == MODEL
+    with pytest.raises(openai.NotFoundError):
+        api.models.retrieve("other")
+
+
+def test_a_chat_has_the_text_and_the_usage_that_grpc_has(api: openai.OpenAI, grpc_client: Client) -> None:
+    expected = grpc_client.answer([("user", QUESTION)], SAMPLED).wait()
+    answer = api.chat.completions.create(model=MODEL, messages=MESSAGES, **SAMPLED_IN_OPENAI)
+    assert answer.choices[0].message.content == expected.text
+    assert answer.usage is not None
+    assert answer.usage.prompt_tokens == expected.prompt_token_count
+    assert answer.usage.completion_tokens == expected.generated_token_count
+    fingerprint = grpc_client.server_info().target.weights_fingerprint
+    assert answer.system_fingerprint is not None
+    assert fingerprint.startswith(answer.system_fingerprint.partition("-")[0])
+
+
+def test_a_streamed_chat_has_the_same_text_and_says_how_it_ended(api: openai.OpenAI, grpc_client: Client) -> None:
+    expected = grpc_client.answer([("user", QUESTION)], SAMPLED).wait()
+    chunks = list(
+        api.chat.completions.create(
+            model=MODEL,
+            messages=MESSAGES,
+            stream=True,
+            stream_options={"include_usage": True},
+            **SAMPLED_IN_OPENAI,
+        )
+    )
+    choices = [choice for chunk in chunks for choice in chunk.choices]
+    assert "".join(choice.delta.content or "" for choice in choices) == expected.text
+    ended = {"END_TOKEN": "stop", "MAX_TOKENS": "length"}[expected.finish_reason]
+    assert [choice.finish_reason for choice in choices if choice.finish_reason] == [ended]
+    assert choices[0].delta.role == "assistant"
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens == expected.generated_token_count
+    assert all(chunk.usage is None for chunk in chunks[:-1])
+
+
+def test_several_choices_are_those_of_grpc_streamed_or_not(api: openai.OpenAI, grpc_client: Client) -> None:
+    reply = grpc_client.answer([("user", QUESTION)], SAMPLED, choice_count=3)
+    reply.wait()
+    expected = [result.text for result in reply.results]
+    assert len(set(expected)) == 3
+    create = api.chat.completions.create
+    whole = create(model=MODEL, messages=MESSAGES, n=3, **SAMPLED_IN_OPENAI)
+    assert [choice.message.content for choice in whole.choices] == expected
+    streamed = ["", "", ""]
+    for chunk in create(model=MODEL, messages=MESSAGES, n=3, stream=True, **SAMPLED_IN_OPENAI):
+        for choice in chunk.choices:
+            streamed[choice.index] += choice.delta.content or ""
+    assert streamed == expected
+
+
+def test_text_parts_a_developer_message_and_a_prediction_are_understood(
+    api: openai.OpenAI, grpc_client: Client
+) -> None:
+    expected = grpc_client.answer([("system", "Be brief."), ("user", QUESTION)], SAMPLED).wait()
+    parts = [{"type": "text", "text": QUESTION[:10]}, {"type": "text", "text": QUESTION[10:]}]
+    messages: Any = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": parts}]
+    answer = api.chat.completions.create(
+        model=MODEL, messages=messages, prediction={"type": "content", "content": expected.text}, **SAMPLED_IN_OPENAI
+    )
+    assert answer.choices[0].message.content == expected.text
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens_details is not None
+    assert answer.usage.completion_tokens_details.accepted_prediction_tokens
+
+
+def test_speculation_of_a_request_changes_no_text(api: openai.OpenAI) -> None:
+    texts = [
+        api.chat.completions.create(
+            model=MODEL, messages=MESSAGES, extra_body={"speculation": speculation}, **SAMPLED_IN_OPENAI
+        )
+        .choices[0]
+        .message.content
+        for speculation in ("off", "on", 3)
+    ]
+    assert texts[0]
+    assert len(set(texts)) == 1
+
+
+def test_an_answer_follows_its_schema(api: openai.OpenAI) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"size": {"type": "integer", "minimum": 0, "maximum": 9}, "kind": {"enum": ["file", "folder"]}},
+        "required": ["size", "kind"],
+        "additionalProperties": False,
+    }
+    answer = api.chat.completions.create(
+        model=MODEL,
+        messages=MESSAGES,
+        response_format={"type": "json_schema", "json_schema": {"name": "entry", "schema": schema, "strict": True}},
+    )
+    content = json.loads(answer.choices[0].message.content or "")
+    assert content.keys() == {"size", "kind"}
+    assert content["kind"] in ("file", "folder")
+
+
+def test_stop_texts_end_an_answer(api: openai.OpenAI) -> None:
+    create = api.chat.completions.create
+    text = create(model=MODEL, messages=MESSAGES, max_completion_tokens=30).choices[0].message.content or ""
+    word = text.split()[2]
+    stopped = create(model=MODEL, messages=MESSAGES, max_completion_tokens=30, stop=word).choices[0]
+    assert stopped.message.content == text[: text.index(word)]
+    assert stopped.finish_reason == "stop"
+
+
+def test_a_completion_echoes_its_prompt_and_goes_on_as_over_grpc(api: openai.OpenAI, grpc_client: Client) -> None:
+    prompts = ["def main(", "import "]
+    expected = []
+    for prompt in prompts:
+        reply = grpc_client.generate(prompt, SAMPLED, choice_count=2)
+        reply.wait()
+        expected += [prompt + result.text for result in reply.results]
+    create = api.completions.create
+    whole = create(model=MODEL, prompt=prompts, n=2, echo=True, **SAMPLED_IN_OPENAI)
+    assert [choice.text for choice in whole.choices] == expected
+    streamed = [""] * 4
+    for chunk in create(model=MODEL, prompt=prompts, n=2, echo=True, stream=True, **SAMPLED_IN_OPENAI):
+        for choice in chunk.choices:
+            streamed[choice.index] += choice.text
+    assert streamed == expected
+
+
+def test_prompts_may_be_token_ids(api: openai.OpenAI, grpc_client: Client) -> None:
+    expected = grpc_client.generate([70, 80, 90], SAMPLED).wait()
+    one = api.completions.create(
+        model=MODEL, prompt=[70, 80, 90], extra_body={"return_token_ids": True}, **SAMPLED_IN_OPENAI
+    )
+    several = api.completions.create(model=MODEL, prompt=[[70, 80, 90], [70]], **SAMPLED_IN_OPENAI)
+    assert one.choices[0].text == several.choices[0].text == expected.text
+    assert one.choices[0].model_extra == {"token_ids": expected.token_ids}
+
+
+def test_nothing_stays_of_answers_that_were_given(api: openai.OpenAI, grpc_client: Client) -> None:
+    api.chat.completions.create(model=MODEL, messages=MESSAGES, n=2, max_tokens=5)
+    for _ in api.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=5, stream=True):
+        pass
+    until(lambda: grpc_client.status().processes[0].session_count == 0)
+
+
+def test_health_version_and_the_openapi_document(gateway: GatewayProcess) -> None:
+    assert gateway.send("/health").status == 200
+    assert gateway.send("/version").body == {"version": VERSION}
+    assert "/v1/chat/completions" in gateway.send("/openapi.json").body["paths"]
+
+
+def test_a_token_that_is_malformed_is_refused(gateway: GatewayProcess) -> None:
+    answer = gateway.send("/v1/models", headers={"authorization": "Basic abc"})
+    assert (answer.status, answer.error["code"]) == (401, "invalid_api_key")
