@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from gateway import chat_completions, completions, models, probes
+from gateway import chat_completions, completions, models, probes, tokenization
 from gateway.errors import install_handlers
 from gateway.gateway import Gateway
 from gateway.limits import BodyLimit
@@ -15,7 +15,7 @@ from gateway.settings import GatewaySettings
 from slipstream.client import AsyncClient
 from slipstream.version import VERSION
 
-ENDPOINTS = (models, chat_completions, completions, probes)
+ENDPOINTS = (models, chat_completions, completions, tokenization, probes)
 """A module for each family of endpoints, with its ``router``."""
 
 

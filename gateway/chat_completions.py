@@ -17,6 +17,7 @@ from gateway.answers import Answers, finish_reason
 from gateway.errors import ApiError
 from gateway.fields import COMMON_REFUSALS, Fields, GenerationFields, Refusal
 from gateway.gateway import Caller, Model, gateway_of
+from gateway.logprobs import chat_logprobs
 from gateway.responding import respond
 from gateway.usage import usage_of
 from slipstream.client import Delta, Result, Structure
@@ -126,6 +127,8 @@ class ChatRequest(GenerationFields):
     messages: list[ChatMessage] = Field(min_length=1, description="text only; the last one is the user's")
     max_completion_tokens: int | None = Field(None, ge=1, description="most tokens of an answer")
     max_tokens: int | None = Field(None, ge=1, description="the older name of `max_completion_tokens`")
+    logprobs: bool = Field(False, description="report each token's log-probability, the end token's included")
+    top_logprobs: int | None = Field(None, ge=0, le=20, description="and so many likeliest tokens; needs `logprobs`")
     response_format: ResponseFormat | None = Field(
         None, description="`text`, `json_object`, or `json_schema`, which is always followed"
     )
@@ -138,8 +141,15 @@ class ChatRequest(GenerationFields):
         super().check()
         if self.max_tokens is not None and self.max_completion_tokens is not None:
             raise ApiError(400, "give max_completion_tokens or max_tokens, not both", param="max_tokens")
+        if self.top_logprobs is not None and not self.logprobs:
+            raise ApiError(400, "top_logprobs is only allowed with logprobs: true", param="top_logprobs")
         if self.structured_outputs is not None and self.response_format is not None:
             raise ApiError(400, "give response_format or structured_outputs, not both", param="structured_outputs")
+
+    @property
+    def reports_tokens(self) -> bool:
+        """Return whether a token is told that makes no text certain."""
+        return self.logprobs or self.return_token_ids
 
     def structure(self) -> Structure | None:
         """Return the structure of the answer. ApiError."""
@@ -166,7 +176,7 @@ class ChatForm:
         for index, _ in enumerate(answers.results):
             yield self._chunk(index, {"role": "assistant", "content": ""})
         async for index, delta in answers.deltas():
-            if delta.text or self.asked.return_token_ids:
+            if delta.text or self.asked.reports_tokens:
                 yield self._chunk(index, {"content": delta.text}, delta)
         for index, result in enumerate(answers.results):
             yield self._chunk(index, {}, reason=finish_reason(result))
@@ -178,7 +188,7 @@ class ChatForm:
         choice = {
             "index": index,
             "message": {"role": "assistant", "content": result.text, "refusal": None},
-            "logprobs": None,
+            "logprobs": chat_logprobs(result.logprobs) if self.asked.logprobs else None,
             "finish_reason": finish_reason(result),
         }
         return {**choice, "token_ids": result.token_ids} if self.asked.return_token_ids else choice
@@ -186,7 +196,9 @@ class ChatForm:
     def _chunk(
         self, index: int, content: dict[str, str], delta: Delta | None = None, reason: str | None = None
     ) -> dict[str, Any]:
-        choice = {"index": index, "delta": content, "logprobs": None, "finish_reason": reason}
+        choice: dict[str, Any] = {"index": index, "delta": content, "logprobs": None, "finish_reason": reason}
+        if self.asked.logprobs and delta is not None and delta.logprobs:
+            choice["logprobs"] = chat_logprobs(delta.logprobs)
         if self.asked.return_token_ids:
             choice["token_ids"] = [] if delta is None else delta.token_ids
         chunk = {**self._head("chat.completion.chunk"), "choices": [choice]}
@@ -207,7 +219,10 @@ async def create_chat_completion(asked: ChatRequest, request: Request, caller: C
     """Answer a conversation."""
     gateway = gateway_of(request)
     settings = asked.settings(
-        max_token_count=asked.max_completion_tokens or asked.max_tokens, structure=asked.structure()
+        max_token_count=asked.max_completion_tokens or asked.max_tokens,
+        structure=asked.structure(),
+        top_logprob_count=(asked.top_logprobs or 0) if asked.logprobs else None,
+        token_bytes=asked.logprobs,
     )
     model = await gateway.model(caller)
     model.check_name(asked.model)

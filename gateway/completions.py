@@ -15,9 +15,10 @@ from starlette.responses import Response
 from gateway.answers import Answers, finish_reason
 from gateway.fields import COMMON_REFUSALS, GenerationFields, Refusal
 from gateway.gateway import Caller, Model, gateway_of
+from gateway.logprobs import CompletionLogprobs, joined
 from gateway.responding import respond
 from gateway.usage import usage_of
-from slipstream.client import Delta, Result
+from slipstream.client import AsyncClient, Delta, Result, TokenLogprobs
 
 router = APIRouter()
 
@@ -43,7 +44,13 @@ class CompletionRequest(GenerationFields):
         Field(description="a text, a list of token ids, or a list of either; no chat template is applied")
     )
     max_tokens: int = Field(_DEFAULT_MAX_TOKENS, ge=1, description="most tokens of an answer")
-    echo: bool = Field(False, description="begin the text with the prompt")
+    echo: bool = Field(False, description="begin the text, and the log-probabilities, with the prompt")
+    logprobs: int | None = Field(
+        None,
+        ge=0,
+        le=20,
+        description="report each token's log-probability, the end token's included, and so many likeliest",
+    )
 
     @property
     def prompts(self) -> list[str | list[int]]:
@@ -56,6 +63,15 @@ class CompletionRequest(GenerationFields):
 
 
 @dataclass(frozen=True, slots=True)
+class Echo:
+    """A prompt that its answers begin with."""
+
+    text: str = ""
+    first_token: str = ""
+    """Text of the prompt's first token, if log-probabilities are asked for."""
+
+
+@dataclass(frozen=True, slots=True)
 class CompletionForm:
     """Writes answers, whole and in chunks, in OpenAI's form."""
 
@@ -63,40 +79,72 @@ class CompletionForm:
     model: Model
     id: str
     created: int
-    echoed: Sequence[str]
-    """The text before each prompt's answers."""
+    echoes: Sequence[Echo]
+    """One for each prompt; empty without ``echo``."""
 
     def whole(self, results: Sequence[Result]) -> dict[str, Any]:
         """Return the body of a response."""
-        choices = [
-            self._choice(index, self._echo(index) + result.text, finish_reason(result), result.token_ids)
-            for index, result in enumerate(results)
-        ]
+        choices = []
+        for index, result in enumerate(results):
+            writer = CompletionLogprobs()
+            echoed, prompt = self._echo(index, writer, result.prompt_logprobs)
+            logprobs = self._logprobs(writer, result.logprobs, prompt)
+            text = echoed + result.text
+            choices.append(self._choice(index, text, logprobs, finish_reason(result), result.token_ids))
         return {**self._head(), "choices": choices, "usage": usage_of(results, self.asked.n)}
 
     async def chunks(self, answers: Answers) -> AsyncIterator[dict[str, Any]]:
         """Yield the chunks of a stream."""
-        for index, _ in enumerate(answers.results):
-            if echoed := self._echo(index):
-                yield self._chunk(index, echoed)
+        writers: dict[int, CompletionLogprobs] = {}
         async for index, delta in answers.deltas():
-            if delta.text or self.asked.return_token_ids:
-                yield self._chunk(index, delta.text, delta)
+            text, before = "", None
+            if index not in writers:
+                writers[index] = CompletionLogprobs()
+                text, before = self._echo(index, writers[index], answers.results[index].prompt_logprobs)
+            text += delta.text
+            if text or self.asked.logprobs is not None or self.asked.return_token_ids:
+                logprobs = self._logprobs(writers[index], delta.logprobs, before)
+                yield self._chunk(index, text, logprobs, delta)
         for index, result in enumerate(answers.results):
             yield self._chunk(index, "", reason=finish_reason(result))
         if self.asked.includes_usage:
             yield {**self._head(), "choices": [], "usage": usage_of(answers.results, self.asked.n)}
 
-    def _echo(self, index: int) -> str:
-        return self.echoed[index // self.asked.n]
+    def _echo(
+        self, index: int, writer: CompletionLogprobs, prompt: Sequence[TokenLogprobs]
+    ) -> tuple[str, dict[str, Any] | None]:
+        """Return the text before an answer, and its log-probabilities if they are asked for."""
+        if not self.asked.echo:
+            return "", None
+        echo = self.echoes[index // self.asked.n]
+        if self.asked.logprobs is None:
+            return echo.text, None
+        return echo.text, joined([writer.first(echo.first_token), writer.part(prompt)])
 
-    def _chunk(self, index: int, text: str, delta: Delta | None = None, reason: str | None = None) -> dict[str, Any]:
-        choice = self._choice(index, text, reason, () if delta is None else delta.token_ids)
+    def _logprobs(
+        self, writer: CompletionLogprobs, tokens: Sequence[TokenLogprobs], before: dict[str, Any] | None
+    ) -> dict[str, Any] | None:
+        if self.asked.logprobs is None:
+            return None
+        part = writer.part(tokens)
+        return part if before is None else joined([before, part])
+
+    def _chunk(
+        self,
+        index: int,
+        text: str,
+        logprobs: dict[str, Any] | None = None,
+        delta: Delta | None = None,
+        reason: str | None = None,
+    ) -> dict[str, Any]:
+        choice = self._choice(index, text, logprobs, reason, () if delta is None else delta.token_ids)
         chunk = {**self._head(), "choices": [choice]}
         return {**chunk, "usage": None} if self.asked.includes_usage else chunk
 
-    def _choice(self, index: int, text: str, reason: str | None, token_ids: Sequence[int]) -> dict[str, Any]:
-        choice = {"index": index, "text": text, "logprobs": None, "finish_reason": reason}
+    def _choice(
+        self, index: int, text: str, logprobs: dict[str, Any] | None, reason: str | None, token_ids: Sequence[int]
+    ) -> dict[str, Any]:
+        choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
         return {**choice, "token_ids": token_ids} if self.asked.return_token_ids else choice
 
     def _head(self) -> dict[str, Any]:
@@ -111,16 +159,27 @@ class CompletionForm:
 
 @router.post("/v1/completions")
 async def create_completion(asked: CompletionRequest, request: Request, caller: Caller) -> Response:
-    """Go on after prompts."""
-    structure = None if asked.structured_outputs is None else asked.structured_outputs.structure()
-    settings = asked.settings(max_token_count=asked.max_tokens, structure=structure)
+    """Continue one or several prompts."""
+    settings = asked.settings(
+        max_token_count=asked.max_tokens,
+        structure=None if asked.structured_outputs is None else asked.structured_outputs.structure(),
+        top_logprob_count=asked.logprobs,
+        token_bytes=asked.logprobs is not None,
+        prompt_logprobs=asked.echo and asked.logprobs is not None,
+    )
     model = await gateway_of(request).model(caller)
     model.check_name(asked.model)
+    echoes = [await _echo(caller, asked, prompt) for prompt in asked.prompts] if asked.echo else []
     replies = [await caller.generate(prompt, settings, choice_count=asked.n) for prompt in asked.prompts]
     answers = Answers(caller, replies, "prompt")
-    form = CompletionForm(asked, model, f"cmpl-{secrets.token_hex(12)}", int(time.time()), _echoed(asked))
+    form = CompletionForm(asked, model, f"cmpl-{secrets.token_hex(12)}", int(time.time()), echoes)
     return await respond(request, answers, form, stream=asked.stream)
 
 
-def _echoed(asked: CompletionRequest) -> list[str]:
-    return [prompt if asked.echo and isinstance(prompt, str) else "" for prompt in asked.prompts]
+async def _echo(caller: AsyncClient, asked: CompletionRequest, prompt: str | list[int]) -> Echo:
+    """Return a prompt as its answers begin with it. PeerError if it cannot be tokenized."""
+    text = prompt if isinstance(prompt, str) else await caller.detokenize(prompt, skip_special_tokens=True)
+    if asked.logprobs is None:
+        return Echo(text)
+    tokens = (await caller.tokenize(prompt)).token_ids if isinstance(prompt, str) else prompt
+    return Echo(text, await caller.detokenize(tokens[:1]))

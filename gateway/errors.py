@@ -57,6 +57,7 @@ _FIELDS: Sequence[tuple[str, str]] = (
     (r"^conversation$", "messages"),
     (r"^conversation\.messages", "messages"),
     (r"^(text|tokens)(\..*)?$", "prompt"),
+    (r"^token_ids", "tokens"),
 )
 """Patterns in the names of the contract's fields, and what takes their place in OpenAI's names."""
 

@@ -10,6 +10,7 @@ from typing import Any
 import openai
 import pytest
 
+from gateway.logprobs import token_text
 from slipstream.cli.local import LocalServices, PairSettings
 from slipstream.client import Client, Settings
 from slipstream.version import VERSION
@@ -184,6 +185,70 @@ def test_prompts_may_be_token_ids(api: openai.OpenAI, grpc_client: Client) -> No
     several = api.completions.create(model=MODEL, prompt=[[70, 80, 90], [70]], **SAMPLED_IN_OPENAI)
     assert one.choices[0].text == several.choices[0].text == expected.text
     assert one.choices[0].model_extra == {"token_ids": expected.token_ids}
+
+
+def test_log_probabilities_of_a_chat_are_grpcs_with_their_bytes(api: openai.OpenAI, grpc_client: Client) -> None:
+    settings = Settings(max_token_count=6, top_logprob_count=2, token_bytes=True)
+    expected = grpc_client.answer([("user", "Grüß Gott 🐍")], settings).wait()
+    messages: Any = [{"role": "user", "content": "Grüß Gott 🐍"}]
+    create = api.chat.completions.create
+    whole = create(model=MODEL, messages=messages, max_tokens=6, logprobs=True, top_logprobs=2).choices[0].logprobs
+    assert whole is not None
+    assert whole.content is not None
+    streamed = []
+    for chunk in create(model=MODEL, messages=messages, max_tokens=6, logprobs=True, top_logprobs=2, stream=True):
+        for choice in chunk.choices:
+            streamed += (choice.logprobs.content or []) if choice.logprobs else []
+    assert streamed == whole.content
+    assert [(bytes(token.bytes or []), token.logprob) for token in whole.content] == [
+        (token.token_bytes, token.logprob) for token in expected.logprobs
+    ]
+    assert [[(bytes(top.bytes or []), top.logprob) for top in token.top_logprobs] for token in whole.content] == [
+        [(spelt, logprob) for (_, logprob), spelt in zip(token.top, token.top_bytes, strict=True)]
+        for token in expected.logprobs
+    ]
+
+
+@pytest.mark.parametrize("as_ids", [False, True], ids=["text", "ids"])
+def test_log_probabilities_of_an_echoed_prompt_are_grpcs(api: openai.OpenAI, grpc_client: Client, as_ids: bool) -> None:
+    text = "import os.path"
+    ids = list(grpc_client.tokenize(text).token_ids)
+    asked = Settings(max_token_count=3, top_logprob_count=1, prompt_logprobs=True)
+    expected = grpc_client.generate(text, asked).wait()
+    fields: Any = {"prompt": ids if as_ids else text, "max_tokens": 3, "logprobs": 1, "echo": True}
+    whole = api.completions.create(model=MODEL, **fields).choices[0]
+    assert whole.text == text + expected.text
+    assert whole.logprobs is not None
+    tokens = [*expected.prompt_logprobs, *expected.logprobs]
+    assert whole.logprobs.token_logprobs == [None, *(token.logprob for token in tokens)]
+    assert "".join(whole.logprobs.tokens or []).startswith(text)
+    assert whole.logprobs.text_offset is not None
+    assert whole.logprobs.text_offset[len(ids)] == len(text)
+    likeliest = [max(top.values()) for top in (whole.logprobs.top_logprobs or [])[1:]]
+    assert likeliest == [token.top[0][1] for token in tokens]
+    parts = [chunk.choices[0] for chunk in api.completions.create(model=MODEL, stream=True, **fields)]
+    assert "".join(part.text for part in parts) == whole.text
+    for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+        joined = [entry for part in parts if part.logprobs for entry in getattr(part.logprobs, name)]
+        assert joined == getattr(whole.logprobs, name)
+
+
+def test_a_token_that_is_a_part_of_a_character_is_written_as_its_bytes() -> None:
+    assert token_text("é".encode()) == "é"
+    assert token_text(b"\xe2\x80") == "bytes:\\xe2\\x80"
+
+
+def test_tokenize_and_detokenize_are_grpcs(gateway: GatewayProcess, grpc_client: Client) -> None:
+    plain = gateway.send("/tokenize", {"prompt": "import os", "return_token_strs": True}).body
+    expected = grpc_client.tokenize("import os", token_strings=True)
+    assert (plain["tokens"], plain["count"]) == (list(expected.token_ids), len(expected.token_ids))
+    assert plain["token_strs"] == list(expected.token_strings)
+    rendered = gateway.send("/tokenize", {"messages": MESSAGES}).body
+    assert rendered["tokens"] == list(grpc_client.tokenize([("user", QUESTION)]).token_ids)
+    assert gateway.send("/detokenize", {"tokens": plain["tokens"]}).body["prompt"].endswith("import os")
+    wrong = gateway.send("/detokenize", {"tokens": [10**6]})
+    assert (wrong.status, wrong.error["param"]) == (400, "tokens[0]")
+    assert gateway.send("/tokenize", {}).error["param"] == "prompt"
 
 
 def test_nothing_stays_of_answers_that_were_given(api: openai.OpenAI, grpc_client: Client) -> None:

@@ -61,6 +61,8 @@ WRONG = [
     ({"speculation": 1000}, 400, "speculation", "invalid_fields"),
     ({"stream_options": {"include_usage": True}}, 400, "stream_options", None),
     ({"stream": True, "temperature": -1}, 400, "temperature", "invalid_fields"),
+    ({"top_logprobs": 2}, 400, "top_logprobs", None),
+    ({"logprobs": True, "top_logprobs": 21}, 400, "top_logprobs", "invalid_value"),
     ({"logit_bias": {"a": 1}}, 400, "logit_bias", None),
     ({"response_format": {"type": "json_schema"}}, 400, "response_format.json_schema", None),
     ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, 400, "structured_outputs", None),

@@ -11,6 +11,7 @@ from gateway.app import ENDPOINTS
 from gateway.chat_completions import ChatMessage, ChatRequest
 from gateway.completions import CompletionRequest
 from gateway.fields import Fields
+from gateway.tokenization import DetokenizeRequest, TokenizeRequest
 from tools.reference.markdown import cell, generated, table
 
 _HEAD = """# HTTP
@@ -24,6 +25,8 @@ _REQUESTS: tuple[tuple[str, type[Fields]], ...] = (
     ("POST /v1/chat/completions", ChatRequest),
     ("A message of a chat completion", ChatMessage),
     ("POST /v1/completions", CompletionRequest),
+    ("POST /tokenize", TokenizeRequest),
+    ("POST /detokenize", DetokenizeRequest),
 )
 
 
