@@ -8,8 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -21,18 +20,18 @@ from rich.table import Table
 from slipstream.cli.chat import converse
 from slipstream.cli.compile import compile_halves
 from slipstream.cli.ending import fail, progress, refusals
-from slipstream.cli.listen_addresses import refuse_busy, refuse_plaintext
+from slipstream.cli.listen_addresses import refuse_plaintext
 from slipstream.cli.load import LoadReport, LoadSettings, run_load
-from slipstream.cli.local import LocalServices, PairSettings
+from slipstream.cli.local import PairSettings
 from slipstream.cli.message_json import message_json
-from slipstream.cli.model_arguments import refuse_wrong_model
 from slipstream.cli.reaching import Server, with_server
+from slipstream.cli.service_flags import ServiceFlags, metrics_addresses
+from slipstream.cli.serving import serving
 from slipstream.cli.terminal import argument_text, file_text, settle_streams, shows_unicode
 from slipstream.cli.token import token_and_entry
 from slipstream.cli.top import as_dict, look_twice, print_once, watch
 from slipstream.cli.trace import print_turns, write_html
 from slipstream.client import PeerError, Settings
-from slipstream.errors import SlipstreamError
 from slipstream.extras import require
 from slipstream.version import VERSION
 
@@ -96,29 +95,69 @@ def up(
     orchestrator_address: Annotated[str, typer.Option(help="host:port to listen on")] = "127.0.0.1:50051",
     verifier_address: Annotated[str, typer.Option(help="host:port to listen on")] = "127.0.0.1:50052",
     draft_address: Annotated[str, typer.Option(help="host:port to listen on")] = "127.0.0.1:50053",
+    store: Annotated[
+        str,
+        typer.Option(
+            metavar="PLACE",
+            help="where sessions are kept: a SQLite file, postgresql://..., or memory; default: a file in your state folder",
+        ),
+    ] = "",
+    access: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE",
+            help="TOML file of callers and tokens (see slipstream token); default: anyone may call",
+        ),
+    ] = "",
+    kv_memory_mib: Annotated[
+        str,
+        typer.Option(
+            metavar="MIB",
+            help="MiB for the KV cache of each model: more for more or longer sessions; default: 512",
+        ),
+    ] = "",
+    metrics_address: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="/metrics of the orchestrator; verifier and draft take the next two ports",
+        ),
+    ] = "",
     insecure: Annotated[
         bool, typer.Option("--insecure", help="allow addresses that are not on loopback, without TLS")
     ] = False,
 ) -> None:
-    """Run the three services here until Ctrl-C."""
+    """Run the three services here until Ctrl-C.
+
+    The models in the package, sessions kept in memory only: slipstream up --store memory
+
+    Your own models: slipstream up --target models/big --draft models/small --kv-memory-mib 4096
+    """
     chosen = {"orchestrator": orchestrator_address, "verifier": verifier_address, "draft": draft_address}
+    if not draft:
+        del chosen["draft"]
+    metrics = metrics_addresses(metrics_address, chosen)
+    listening = {f"--{name}-address": address for name, address in chosen.items()}
     with refusals(""):
         if not insecure:
-            refuse_plaintext(_by_option(chosen))
-    flags = ["--insecure"] if insecure else []
+            refuse_plaintext(listening)
+    flags = ServiceFlags(insecure, {"store": store, "access": access, "kv_memory_mib": kv_memory_mib}, metrics)
     settings = PairSettings(
         target=target,
         draft=draft,
         device=device,
         dtype=dtype,
-        target_flags=flags,
-        draft_flags=flags,
-        orchestrator_flags=flags,
+        target_flags=flags.of("verifier"),
+        draft_flags=flags.of("draft"),
+        orchestrator_flags=flags.of("orchestrator"),
         store="",
     )
-    with _serving(settings, **chosen) as local:
+    listening |= {f"--metrics-address of the {name}": address for name, address in metrics.items()}
+    with serving(settings, listening, **chosen) as local:
         for name, service in local.services.items():
-            progress.print(f"{name:>12}  {service.address}  log {service.log}")
+            progress.print(f"{name:>12}  {service.address}  log {service.log}", soft_wrap=True)
+        for name, address in metrics.items():
+            progress.print(f"{name:>12}  http://{address}/metrics", soft_wrap=True)
         progress.print("ready; Ctrl-C stops all three")
         while all(service.process.poll() is None for service in local.services.values()):
             time.sleep(_LOOK_SECONDS)
@@ -168,7 +207,7 @@ def chat(
     if not local:
         _converse(server, options, show_rounds, predicted)
         return
-    with _serving(PairSettings(target=target, draft=draft, device=device, dtype=dtype)) as services:
+    with serving(PairSettings(target=target, draft=draft, device=device, dtype=dtype)) as services:
         _converse(Server(services.orchestrator_address), options, show_rounds, predicted)
 
 
@@ -349,42 +388,6 @@ def compile_ahead() -> None:
 def version() -> None:
     """Show Slipstream's version."""
     typer.echo(VERSION)
-
-
-@contextmanager
-def _serving(settings: PairSettings, **addresses: Any) -> Iterator[LocalServices]:
-    """LocalServices with progress on standard error, and a readable end if they cannot start. What
-    can be seen to be wrong without a service is refused before one starts."""
-    require("slipstream", "compiled", "orchestrator")
-    with refusals(""):
-        refuse_wrong_model("--target", settings.target)
-        if settings.draft:
-            refuse_wrong_model("--draft", settings.draft)
-        refuse_busy(_by_option({name: one for name, one in addresses.items() if settings.draft or name != "draft"}))
-    status = progress.status("starting the services")
-
-    def say(text: str) -> None:
-        if progress.is_terminal:
-            status.update(text)
-        else:
-            progress.print(text)
-
-    services = LocalServices(settings, report=say, **addresses)
-    try:
-        with status:
-            services.__enter__()
-    except SlipstreamError as error:
-        fail(str(error))
-    try:
-        yield services
-    finally:
-        if progress.is_terminal:
-            progress.print("stopping the services")
-        services.stop()
-
-
-def _by_option(addresses: Mapping[str, str]) -> dict[str, str]:
-    return {f"--{name}-address": address for name, address in addresses.items()}
 
 
 def _converse(server: Server, options: dict[str, Any], shows_rounds: bool, prediction: str | None) -> None:

@@ -43,6 +43,12 @@ def refuse_busy(addresses: Mapping[str, str]) -> None:
             _refuse_busy(option, address)
 
 
+def port_after(address: str, count: int) -> str:
+    """Return the address that many ports after one; unchanged if it is not host:port."""
+    host, _, port = address.rpartition(":")
+    return f"{host}:{int(port) + count}" if host and port.isdecimal() else address
+
+
 def _refuse_busy(option: str, address: str) -> None:
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 1 <= int(port) <= _MOST_PORT:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -104,6 +105,60 @@ def test_up_serves_on_the_addresses_it_is_told_until_a_signal() -> None:
         up.send_signal(signal.SIGINT)
         assert up.wait(60) == 130
     wait_until_none_left()
+
+
+def three_ports_in_a_row() -> str:
+    """Return an address whose port and the next two are free."""
+    taken = [free_address() for _ in range(3)]
+    while [address_after(taken[0], place) for place in range(3)] != taken:
+        taken = [*taken[1:], free_address()]
+    return taken[0]
+
+
+def address_after(address: str, count: int) -> str:
+    host, _, port = address.partition(":")
+    return f"{host}:{int(port) + count}"
+
+
+def test_up_accepts_what_its_services_accept(tmp_path: Path) -> None:
+    made = run("token", "shop")
+    token = made.stderr.rpartition(" ")[2].strip()
+    (tmp_path / "access.toml").write_text(made.stdout)
+    names = ("orchestrator", "verifier", "draft")
+    addresses = {name: free_address() for name in names}
+    metrics = three_ports_in_a_row()
+    flags = [f"--{name}-address={address}" for name, address in addresses.items()]
+    flags += ["--store", str(tmp_path / "kept.db"), "--access", str(tmp_path / "access.toml")]
+    flags += ["--kv-memory-mib", "3", "--metrics-address", metrics]
+    with started(["up", *PAPER, *flags]) as (up, shown):
+        for place, name in enumerate(names):
+            page = f"http://{address_after(metrics, place)}/metrics"
+            assert f"{name}  {page}" in shown
+            with urllib.request.urlopen(page, timeout=30) as answer:
+                assert b"slipstream_" in answer.read()
+        assert (tmp_path / "kept.db").exists()
+        log = re.search(r"verifier  \S+  log (\S+)", shown)
+        assert log and "3 MiB of KV" in Path(log[1]).read_text()
+        address = ["--address", addresses["orchestrator"]]
+        assert "; put the token into SLIPSTREAM_TOKEN" in run("info", *address).stderr
+        assert run("info", *address, SLIPSTREAM_TOKEN=token).returncode == 0
+        up.send_signal(signal.SIGINT)
+        assert up.wait(60) == 130
+
+
+@contextmanager
+def started(command: list[str]) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Inside, a command that starts services is ready; with what it showed until then. It is ended
+    in any case."""
+    with subprocess.Popen([*SLIPSTREAM, *command], stderr=subprocess.PIPE, text=True) as up:
+        try:
+            assert up.stderr is not None
+            shown = ""
+            while "ready" not in shown and (line := up.stderr.readline()):
+                shown += line
+            yield up, shown
+        finally:
+            up.terminate()
 
 
 def test_services_that_start_answer_and_are_left_warn_of_nothing() -> None:
@@ -207,7 +262,7 @@ def run(*command: str, text: str = "", **environment: str) -> subprocess.Complet
     [
         ([], "Commands"),
         (["chat"], "slipstream chat --local --show-rounds"),
-        (["up"], "--target"),
+        (["up"], "--kv-memory-mib 4096"),
         (["info"], "slipstream info --json"),
         (["top"], "slipstream top --once --interval 10 --json"),
         (["trace"], "slipstream trace 6a1f0c2e9b7d4835 --html turn.html"),

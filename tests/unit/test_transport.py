@@ -98,11 +98,11 @@ def test_plaintext_abroad_has_to_be_asked_for(settings: Any, tmp_path: Path) -> 
 def test_up_listens_abroad_where_all_three_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[tuple[Any, Any]] = []
 
-    def serving(settings: Any, **addresses: Any) -> Any:
+    def serving(settings: Any, _listening: Any, **addresses: Any) -> Any:
         started.append((settings, addresses))
         raise SystemExit(0)
 
-    monkeypatch.setattr("slipstream.cli.__main__._serving", serving)
+    monkeypatch.setattr("slipstream.cli.__main__.serving", serving)
     abroad = ["up", "--orchestrator-address", "0.0.0.0:1"]
     assert "--orchestrator-address 0.0.0.0:1 is not on loopback" in CliRunner().invoke(app, abroad).output
     assert not started

@@ -1,0 +1,56 @@
+"""The three services, started by a command that shows how far they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
+
+from slipstream.cli.ending import fail, progress, refusals
+from slipstream.cli.listen_addresses import refuse_busy
+from slipstream.cli.local import LocalServices, PairSettings
+from slipstream.cli.model_arguments import refuse_wrong_model
+from slipstream.errors import SlipstreamError
+from slipstream.extras import require
+
+
+@contextmanager
+def serving(
+    settings: PairSettings,
+    listening: Mapping[str, str] = MappingProxyType({}),
+    *,
+    orchestrator: str | None = None,
+    verifier: str | None = None,
+    draft: str | None = None,
+) -> Iterator[LocalServices]:
+    """LocalServices with progress on standard error, and a readable end if they cannot start. What
+    can be seen to be wrong without a service is refused before one starts.
+
+    ``listening`` has the addresses that the caller was given, by their options.
+    """
+    require("slipstream", "compiled", "orchestrator")
+    with refusals(""):
+        refuse_wrong_model("--target", settings.target)
+        if settings.draft:
+            refuse_wrong_model("--draft", settings.draft)
+        refuse_busy(listening)
+    status = progress.status("starting the services")
+
+    def say(text: str) -> None:
+        if progress.is_terminal:
+            status.update(text)
+        else:
+            progress.print(text, soft_wrap=True)
+
+    services = LocalServices(settings, orchestrator=orchestrator, verifier=verifier, draft=draft, report=say)
+    try:
+        with status:
+            services.__enter__()
+    except SlipstreamError as error:
+        fail(str(error))
+    try:
+        yield services
+    finally:
+        if progress.is_terminal:
+            progress.print("stopping the services")
+        services.stop()
