@@ -34,6 +34,11 @@ class OrchestratorServiceStub:
 
     A call's status is about the call. The turn's last event says how the turn ended. A call that
     ends without that event has not ended its turn.
+
+    A method's comment ends with the reasons of its errors. ErrorReason in errors.proto says what
+    each means and what to do. Every method may also fail with UNAUTHENTICATED, METADATA_TOO_LARGE,
+    INVALID_FIELDS (for bytes that are no message) or INTERNAL. TurnFailed has the reasons for which
+    a turn fails.
     """
 
     def __init__(self, channel):
@@ -133,12 +138,22 @@ class OrchestratorServiceServicer:
 
     A call's status is about the call. The turn's last event says how the turn ended. A call that
     ends without that event has not ended its turn.
+
+    A method's comment ends with the reasons of its errors. ErrorReason in errors.proto says what
+    each means and what to do. Every method may also fail with UNAUTHENTICATED, METADATA_TOO_LARGE,
+    INVALID_FIELDS (for bytes that are no message) or INTERNAL. TurnFailed has the reasons for which
+    a turn fails.
     """
 
     def Generate(self, request, context):
         """Generate answers to one prompt, without a session to keep. With a request_id the generation
         goes on when the call is lost, and the same request again watches it. Without one it is
         cancelled when the call ends.
+
+        Errors: INVALID_FIELDS, PROMPT_TOO_LONG, INVALID_STRUCTURE, STRUCTURE_UNSUPPORTED,
+        NO_CHAT_TEMPLATE, CHAT_TEMPLATE_BROKEN, TOKENIZER_MISMATCH, OVERLOADED, PRINCIPAL_LIMIT,
+        SHUTTING_DOWN, REQUEST_ID_REUSED, SESSION_LIMIT, TURN_NOT_KEPT, NOT_READY, SESSION_MOVED,
+        SESSION_UNREADABLE, STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -146,6 +161,10 @@ class OrchestratorServiceServicer:
 
     def CreateSession(self, request, context):
         """Create a session to send messages to.
+
+        Errors: INVALID_FIELDS, PROMPT_TOO_LONG, INVALID_STRUCTURE, STRUCTURE_UNSUPPORTED, OVERLOADED,
+        SHUTTING_DOWN, REQUEST_ID_REUSED, SESSION_LIMIT, NOT_READY, SESSION_MOVED, SESSION_UNREADABLE,
+        STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -153,6 +172,12 @@ class OrchestratorServiceServicer:
 
     def SendMessage(self, request, context):
         """Send a user message: this starts a turn and watches it. The turn does not end with the call.
+
+        Errors: INVALID_FIELDS, PROMPT_TOO_LONG, INVALID_STRUCTURE, STRUCTURE_UNSUPPORTED,
+        NO_CHAT_TEMPLATE, CHAT_TEMPLATE_BROKEN, TOKENIZER_MISMATCH, OVERLOADED, PRINCIPAL_LIMIT,
+        SHUTTING_DOWN, REQUEST_ID_REUSED, ACCEPTANCE_FIXED, SESSION_BUSY, TURN_NOT_KEPT, NOT_READY,
+        SESSION_NOT_FOUND, SESSION_EXPIRED, SESSION_MOVED, SESSION_UNREADABLE, STORE_UNAVAILABLE,
+        WEIGHTS_MISMATCH.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -161,6 +186,10 @@ class OrchestratorServiceServicer:
     def WatchTurn(self, request, context):
         """Watch a turn's events from a position, running or ended. A turn may have any number of
         watchers.
+
+        Errors: INVALID_FIELDS, SHUTTING_DOWN, TURN_NOT_FOUND, TURN_NOT_KEPT, NOT_READY,
+        SESSION_NOT_FOUND, SESSION_EXPIRED, SESSION_MOVED, SESSION_UNREADABLE, STORE_UNAVAILABLE,
+        WEIGHTS_MISMATCH.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -168,6 +197,9 @@ class OrchestratorServiceServicer:
 
     def CancelTurn(self, request, context):
         """End a turn early. Its text so far stays. A turn that has already ended does not change.
+
+        Errors: SHUTTING_DOWN, TURN_NOT_FOUND, TURN_NOT_KEPT, NOT_READY, SESSION_NOT_FOUND,
+        SESSION_EXPIRED, SESSION_MOVED, SESSION_UNREADABLE, STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -178,6 +210,13 @@ class OrchestratorServiceServicer:
         comes in band and the chat goes on. If the client closes its sending side, the running turn and
         the waiting messages still finish. The session outlives the stream: resume it by its id. The
         running turn outlives it too: see WatchTurn.
+
+        Errors: INVALID_FIELDS, PROMPT_TOO_LONG, INVALID_STRUCTURE, STRUCTURE_UNSUPPORTED,
+        NO_CHAT_TEMPLATE, CHAT_TEMPLATE_BROKEN, TOKENIZER_MISMATCH, OVERLOADED, PRINCIPAL_LIMIT,
+        SHUTTING_DOWN, REQUEST_ID_REUSED, SESSION_LIMIT, ACCEPTANCE_FIXED, SESSION_BUSY, CHAT_PROTOCOL,
+        CHAT_QUEUE_FULL, MESSAGE_CANCELLED, TURN_NOT_FOUND, TURN_NOT_KEPT, NOT_READY,
+        SESSION_NOT_FOUND, SESSION_EXPIRED, SESSION_MOVED, SESSION_UNREADABLE, STORE_UNAVAILABLE,
+        WEIGHTS_MISMATCH.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -185,6 +224,9 @@ class OrchestratorServiceServicer:
 
     def GetSession(self, request, context):
         """Return one session with its messages. NOT_FOUND says whether it expired or never existed.
+
+        Errors: NOT_READY, SESSION_NOT_FOUND, SESSION_EXPIRED, SESSION_MOVED, SESSION_UNREADABLE,
+        STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -192,6 +234,8 @@ class OrchestratorServiceServicer:
 
     def ListSessions(self, request, context):
         """List sessions without their messages, last created first.
+
+        Errors: INVALID_FIELDS, NOT_READY, SESSION_UNREADABLE, STORE_UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -200,6 +244,10 @@ class OrchestratorServiceServicer:
     def ForkSession(self, request, context):
         """Create a session that begins as another one was after one of its turns. Their common tokens are
         not computed again while they are cached.
+
+        Errors: INVALID_FIELDS, TURN_NOT_FOUND, SHUTTING_DOWN, REQUEST_ID_REUSED, SESSION_LIMIT,
+        NOT_READY, SESSION_NOT_FOUND, SESSION_EXPIRED, SESSION_MOVED, SESSION_UNREADABLE,
+        STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -208,6 +256,9 @@ class OrchestratorServiceServicer:
     def ExportSession(self, request, context):
         """Export all that is stored of a session: first itself, and then its turns. `slipstream export`
         prints this as protobuf's JSON.
+
+        Errors: NOT_READY, SESSION_NOT_FOUND, SESSION_EXPIRED, SESSION_MOVED, SESSION_UNREADABLE,
+        STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -216,6 +267,9 @@ class OrchestratorServiceServicer:
     def DeleteSession(self, request, context):
         """Delete a session: cancel its turn, free its memory and delete its data from the store.
         NOT_FOUND if there is none.
+
+        Errors: SHUTTING_DOWN, NOT_READY, SESSION_NOT_FOUND, SESSION_EXPIRED, SESSION_MOVED,
+        SESSION_UNREADABLE, STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -223,6 +277,8 @@ class OrchestratorServiceServicer:
 
     def GetServerInfo(self, request, context):
         """Describe the pair being served, its limits, and whether its services can be reached.
+
+        Errors: NOT_READY.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -232,6 +288,9 @@ class OrchestratorServiceServicer:
         """Return a session's last turns, round by round: where their time went. The server keeps the last
         turns of all sessions in memory. Older turns are left out, and so are a turn's first rounds
         where a message cannot hold all.
+
+        Errors: INVALID_FIELDS, NOT_READY, SESSION_NOT_FOUND, SESSION_EXPIRED, SESSION_MOVED,
+        SESSION_UNREADABLE, STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -248,6 +307,9 @@ class OrchestratorServiceServicer:
     def Tokenize(self, request, context):
         """Return the tokens of a text or a conversation: those that Generate would answer. Nothing is
         generated.
+
+        Errors: INVALID_FIELDS, PROMPT_TOO_LONG, NO_CHAT_TEMPLATE, CHAT_TEMPLATE_BROKEN, OVERLOADED,
+        NOT_READY.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -255,6 +317,8 @@ class OrchestratorServiceServicer:
 
     def Detokenize(self, request, context):
         """Return the text of token ids.
+
+        Errors: INVALID_FIELDS, OVERLOADED, NOT_READY.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -360,6 +424,11 @@ class OrchestratorService:
 
     A call's status is about the call. The turn's last event says how the turn ended. A call that
     ends without that event has not ended its turn.
+
+    A method's comment ends with the reasons of its errors. ErrorReason in errors.proto says what
+    each means and what to do. Every method may also fail with UNAUTHENTICATED, METADATA_TOO_LARGE,
+    INVALID_FIELDS (for bytes that are no message) or INTERNAL. TurnFailed has the reasons for which
+    a turn fails.
     """
 
     @staticmethod

@@ -35,6 +35,11 @@ class OrchestratorServiceStub:
 
     A call's status is about the call. The turn's last event says how the turn ended. A call that
     ends without that event has not ended its turn.
+
+    A method's comment ends with the reasons of its errors. ErrorReason in errors.proto says what
+    each means and what to do. Every method may also fail with UNAUTHENTICATED, METADATA_TOO_LARGE,
+    INVALID_FIELDS (for bytes that are no message) or INTERNAL. TurnFailed has the reasons for which
+    a turn fails.
     """
 
     @_typing.overload
@@ -45,45 +50,100 @@ class OrchestratorServiceStub:
     """Generate answers to one prompt, without a session to keep. With a request_id the generation
     goes on when the call is lost, and the same request again watches it. Without one it is
     cancelled when the call ends.
+
+    Errors: INVALID_FIELDS, PROMPT_TOO_LONG, INVALID_STRUCTURE, STRUCTURE_UNSUPPORTED,
+    NO_CHAT_TEMPLATE, CHAT_TEMPLATE_BROKEN, TOKENIZER_MISMATCH, OVERLOADED, PRINCIPAL_LIMIT,
+    SHUTTING_DOWN, REQUEST_ID_REUSED, SESSION_LIMIT, TURN_NOT_KEPT, NOT_READY, SESSION_MOVED,
+    SESSION_UNREADABLE, STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
     """
     CreateSession: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.CreateSessionRequest, _orchestrator_pb2.CreateSessionResponse]
-    """Create a session to send messages to."""
+    """Create a session to send messages to.
+
+    Errors: INVALID_FIELDS, PROMPT_TOO_LONG, INVALID_STRUCTURE, STRUCTURE_UNSUPPORTED, OVERLOADED,
+    SHUTTING_DOWN, REQUEST_ID_REUSED, SESSION_LIMIT, NOT_READY, SESSION_MOVED, SESSION_UNREADABLE,
+    STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
+    """
     SendMessage: _grpc.UnaryStreamMultiCallable[_orchestrator_pb2.SendMessageRequest, _orchestrator_pb2.SendMessageResponse]
-    """Send a user message: this starts a turn and watches it. The turn does not end with the call."""
+    """Send a user message: this starts a turn and watches it. The turn does not end with the call.
+
+    Errors: INVALID_FIELDS, PROMPT_TOO_LONG, INVALID_STRUCTURE, STRUCTURE_UNSUPPORTED,
+    NO_CHAT_TEMPLATE, CHAT_TEMPLATE_BROKEN, TOKENIZER_MISMATCH, OVERLOADED, PRINCIPAL_LIMIT,
+    SHUTTING_DOWN, REQUEST_ID_REUSED, ACCEPTANCE_FIXED, SESSION_BUSY, TURN_NOT_KEPT, NOT_READY,
+    SESSION_NOT_FOUND, SESSION_EXPIRED, SESSION_MOVED, SESSION_UNREADABLE, STORE_UNAVAILABLE,
+    WEIGHTS_MISMATCH.
+    """
     WatchTurn: _grpc.UnaryStreamMultiCallable[_orchestrator_pb2.WatchTurnRequest, _orchestrator_pb2.WatchTurnResponse]
     """Watch a turn's events from a position, running or ended. A turn may have any number of
     watchers.
+
+    Errors: INVALID_FIELDS, SHUTTING_DOWN, TURN_NOT_FOUND, TURN_NOT_KEPT, NOT_READY,
+    SESSION_NOT_FOUND, SESSION_EXPIRED, SESSION_MOVED, SESSION_UNREADABLE, STORE_UNAVAILABLE,
+    WEIGHTS_MISMATCH.
     """
     CancelTurn: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.CancelTurnRequest, _orchestrator_pb2.CancelTurnResponse]
-    """End a turn early. Its text so far stays. A turn that has already ended does not change."""
+    """End a turn early. Its text so far stays. A turn that has already ended does not change.
+
+    Errors: SHUTTING_DOWN, TURN_NOT_FOUND, TURN_NOT_KEPT, NOT_READY, SESSION_NOT_FOUND,
+    SESSION_EXPIRED, SESSION_MOVED, SESSION_UNREADABLE, STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
+    """
     Chat: _grpc.StreamStreamMultiCallable[_orchestrator_pb2.ChatRequest, _orchestrator_pb2.ChatResponse]
     """Run a session of many turns over one stream. Send `start`, then messages. A command's error
     comes in band and the chat goes on. If the client closes its sending side, the running turn and
     the waiting messages still finish. The session outlives the stream: resume it by its id. The
     running turn outlives it too: see WatchTurn.
+
+    Errors: INVALID_FIELDS, PROMPT_TOO_LONG, INVALID_STRUCTURE, STRUCTURE_UNSUPPORTED,
+    NO_CHAT_TEMPLATE, CHAT_TEMPLATE_BROKEN, TOKENIZER_MISMATCH, OVERLOADED, PRINCIPAL_LIMIT,
+    SHUTTING_DOWN, REQUEST_ID_REUSED, SESSION_LIMIT, ACCEPTANCE_FIXED, SESSION_BUSY, CHAT_PROTOCOL,
+    CHAT_QUEUE_FULL, MESSAGE_CANCELLED, TURN_NOT_FOUND, TURN_NOT_KEPT, NOT_READY,
+    SESSION_NOT_FOUND, SESSION_EXPIRED, SESSION_MOVED, SESSION_UNREADABLE, STORE_UNAVAILABLE,
+    WEIGHTS_MISMATCH.
     """
     GetSession: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.GetSessionRequest, _orchestrator_pb2.GetSessionResponse]
-    """Return one session with its messages. NOT_FOUND says whether it expired or never existed."""
+    """Return one session with its messages. NOT_FOUND says whether it expired or never existed.
+
+    Errors: NOT_READY, SESSION_NOT_FOUND, SESSION_EXPIRED, SESSION_MOVED, SESSION_UNREADABLE,
+    STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
+    """
     ListSessions: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.ListSessionsRequest, _orchestrator_pb2.ListSessionsResponse]
-    """List sessions without their messages, last created first."""
+    """List sessions without their messages, last created first.
+
+    Errors: INVALID_FIELDS, NOT_READY, SESSION_UNREADABLE, STORE_UNAVAILABLE.
+    """
     ForkSession: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.ForkSessionRequest, _orchestrator_pb2.ForkSessionResponse]
     """Create a session that begins as another one was after one of its turns. Their common tokens are
     not computed again while they are cached.
+
+    Errors: INVALID_FIELDS, TURN_NOT_FOUND, SHUTTING_DOWN, REQUEST_ID_REUSED, SESSION_LIMIT,
+    NOT_READY, SESSION_NOT_FOUND, SESSION_EXPIRED, SESSION_MOVED, SESSION_UNREADABLE,
+    STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
     """
     ExportSession: _grpc.UnaryStreamMultiCallable[_orchestrator_pb2.ExportSessionRequest, _orchestrator_pb2.ExportSessionResponse]
     """Export all that is stored of a session: first itself, and then its turns. `slipstream export`
     prints this as protobuf's JSON.
+
+    Errors: NOT_READY, SESSION_NOT_FOUND, SESSION_EXPIRED, SESSION_MOVED, SESSION_UNREADABLE,
+    STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
     """
     DeleteSession: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.DeleteSessionRequest, _orchestrator_pb2.DeleteSessionResponse]
     """Delete a session: cancel its turn, free its memory and delete its data from the store.
     NOT_FOUND if there is none.
+
+    Errors: SHUTTING_DOWN, NOT_READY, SESSION_NOT_FOUND, SESSION_EXPIRED, SESSION_MOVED,
+    SESSION_UNREADABLE, STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
     """
     GetServerInfo: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.GetServerInfoRequest, _orchestrator_pb2.GetServerInfoResponse]
-    """Describe the pair being served, its limits, and whether its services can be reached."""
+    """Describe the pair being served, its limits, and whether its services can be reached.
+
+    Errors: NOT_READY.
+    """
     GetTurnTraces: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.GetTurnTracesRequest, _orchestrator_pb2.GetTurnTracesResponse]
     """Return a session's last turns, round by round: where their time went. The server keeps the last
     turns of all sessions in memory. Older turns are left out, and so are a turn's first rounds
     where a message cannot hold all.
+
+    Errors: INVALID_FIELDS, NOT_READY, SESSION_NOT_FOUND, SESSION_EXPIRED, SESSION_MOVED,
+    SESSION_UNREADABLE, STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
     """
     GetStatus: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.GetStatusRequest, _orchestrator_pb2.GetStatusResponse]
     """Report how busy the orchestrator and its peers are. Counters are sums since the start: the
@@ -92,9 +152,15 @@ class OrchestratorServiceStub:
     Tokenize: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.TokenizeRequest, _orchestrator_pb2.TokenizeResponse]
     """Return the tokens of a text or a conversation: those that Generate would answer. Nothing is
     generated.
+
+    Errors: INVALID_FIELDS, PROMPT_TOO_LONG, NO_CHAT_TEMPLATE, CHAT_TEMPLATE_BROKEN, OVERLOADED,
+    NOT_READY.
     """
     Detokenize: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.DetokenizeRequest, _orchestrator_pb2.DetokenizeResponse]
-    """Return the text of token ids."""
+    """Return the text of token ids.
+
+    Errors: INVALID_FIELDS, OVERLOADED, NOT_READY.
+    """
 
 @_typing.type_check_only
 class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
@@ -106,6 +172,11 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
 
     A call's status is about the call. The turn's last event says how the turn ended. A call that
     ends without that event has not ended its turn.
+
+    A method's comment ends with the reasons of its errors. ErrorReason in errors.proto says what
+    each means and what to do. Every method may also fail with UNAUTHENTICATED, METADATA_TOO_LARGE,
+    INVALID_FIELDS (for bytes that are no message) or INTERNAL. TurnFailed has the reasons for which
+    a turn fails.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -113,45 +184,100 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     """Generate answers to one prompt, without a session to keep. With a request_id the generation
     goes on when the call is lost, and the same request again watches it. Without one it is
     cancelled when the call ends.
+
+    Errors: INVALID_FIELDS, PROMPT_TOO_LONG, INVALID_STRUCTURE, STRUCTURE_UNSUPPORTED,
+    NO_CHAT_TEMPLATE, CHAT_TEMPLATE_BROKEN, TOKENIZER_MISMATCH, OVERLOADED, PRINCIPAL_LIMIT,
+    SHUTTING_DOWN, REQUEST_ID_REUSED, SESSION_LIMIT, TURN_NOT_KEPT, NOT_READY, SESSION_MOVED,
+    SESSION_UNREADABLE, STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
     """
     CreateSession: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.CreateSessionRequest, _orchestrator_pb2.CreateSessionResponse]  # type: ignore[assignment]
-    """Create a session to send messages to."""
+    """Create a session to send messages to.
+
+    Errors: INVALID_FIELDS, PROMPT_TOO_LONG, INVALID_STRUCTURE, STRUCTURE_UNSUPPORTED, OVERLOADED,
+    SHUTTING_DOWN, REQUEST_ID_REUSED, SESSION_LIMIT, NOT_READY, SESSION_MOVED, SESSION_UNREADABLE,
+    STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
+    """
     SendMessage: _aio.UnaryStreamMultiCallable[_orchestrator_pb2.SendMessageRequest, _orchestrator_pb2.SendMessageResponse]  # type: ignore[assignment]
-    """Send a user message: this starts a turn and watches it. The turn does not end with the call."""
+    """Send a user message: this starts a turn and watches it. The turn does not end with the call.
+
+    Errors: INVALID_FIELDS, PROMPT_TOO_LONG, INVALID_STRUCTURE, STRUCTURE_UNSUPPORTED,
+    NO_CHAT_TEMPLATE, CHAT_TEMPLATE_BROKEN, TOKENIZER_MISMATCH, OVERLOADED, PRINCIPAL_LIMIT,
+    SHUTTING_DOWN, REQUEST_ID_REUSED, ACCEPTANCE_FIXED, SESSION_BUSY, TURN_NOT_KEPT, NOT_READY,
+    SESSION_NOT_FOUND, SESSION_EXPIRED, SESSION_MOVED, SESSION_UNREADABLE, STORE_UNAVAILABLE,
+    WEIGHTS_MISMATCH.
+    """
     WatchTurn: _aio.UnaryStreamMultiCallable[_orchestrator_pb2.WatchTurnRequest, _orchestrator_pb2.WatchTurnResponse]  # type: ignore[assignment]
     """Watch a turn's events from a position, running or ended. A turn may have any number of
     watchers.
+
+    Errors: INVALID_FIELDS, SHUTTING_DOWN, TURN_NOT_FOUND, TURN_NOT_KEPT, NOT_READY,
+    SESSION_NOT_FOUND, SESSION_EXPIRED, SESSION_MOVED, SESSION_UNREADABLE, STORE_UNAVAILABLE,
+    WEIGHTS_MISMATCH.
     """
     CancelTurn: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.CancelTurnRequest, _orchestrator_pb2.CancelTurnResponse]  # type: ignore[assignment]
-    """End a turn early. Its text so far stays. A turn that has already ended does not change."""
+    """End a turn early. Its text so far stays. A turn that has already ended does not change.
+
+    Errors: SHUTTING_DOWN, TURN_NOT_FOUND, TURN_NOT_KEPT, NOT_READY, SESSION_NOT_FOUND,
+    SESSION_EXPIRED, SESSION_MOVED, SESSION_UNREADABLE, STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
+    """
     Chat: _aio.StreamStreamMultiCallable[_orchestrator_pb2.ChatRequest, _orchestrator_pb2.ChatResponse]  # type: ignore[assignment]
     """Run a session of many turns over one stream. Send `start`, then messages. A command's error
     comes in band and the chat goes on. If the client closes its sending side, the running turn and
     the waiting messages still finish. The session outlives the stream: resume it by its id. The
     running turn outlives it too: see WatchTurn.
+
+    Errors: INVALID_FIELDS, PROMPT_TOO_LONG, INVALID_STRUCTURE, STRUCTURE_UNSUPPORTED,
+    NO_CHAT_TEMPLATE, CHAT_TEMPLATE_BROKEN, TOKENIZER_MISMATCH, OVERLOADED, PRINCIPAL_LIMIT,
+    SHUTTING_DOWN, REQUEST_ID_REUSED, SESSION_LIMIT, ACCEPTANCE_FIXED, SESSION_BUSY, CHAT_PROTOCOL,
+    CHAT_QUEUE_FULL, MESSAGE_CANCELLED, TURN_NOT_FOUND, TURN_NOT_KEPT, NOT_READY,
+    SESSION_NOT_FOUND, SESSION_EXPIRED, SESSION_MOVED, SESSION_UNREADABLE, STORE_UNAVAILABLE,
+    WEIGHTS_MISMATCH.
     """
     GetSession: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.GetSessionRequest, _orchestrator_pb2.GetSessionResponse]  # type: ignore[assignment]
-    """Return one session with its messages. NOT_FOUND says whether it expired or never existed."""
+    """Return one session with its messages. NOT_FOUND says whether it expired or never existed.
+
+    Errors: NOT_READY, SESSION_NOT_FOUND, SESSION_EXPIRED, SESSION_MOVED, SESSION_UNREADABLE,
+    STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
+    """
     ListSessions: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.ListSessionsRequest, _orchestrator_pb2.ListSessionsResponse]  # type: ignore[assignment]
-    """List sessions without their messages, last created first."""
+    """List sessions without their messages, last created first.
+
+    Errors: INVALID_FIELDS, NOT_READY, SESSION_UNREADABLE, STORE_UNAVAILABLE.
+    """
     ForkSession: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.ForkSessionRequest, _orchestrator_pb2.ForkSessionResponse]  # type: ignore[assignment]
     """Create a session that begins as another one was after one of its turns. Their common tokens are
     not computed again while they are cached.
+
+    Errors: INVALID_FIELDS, TURN_NOT_FOUND, SHUTTING_DOWN, REQUEST_ID_REUSED, SESSION_LIMIT,
+    NOT_READY, SESSION_NOT_FOUND, SESSION_EXPIRED, SESSION_MOVED, SESSION_UNREADABLE,
+    STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
     """
     ExportSession: _aio.UnaryStreamMultiCallable[_orchestrator_pb2.ExportSessionRequest, _orchestrator_pb2.ExportSessionResponse]  # type: ignore[assignment]
     """Export all that is stored of a session: first itself, and then its turns. `slipstream export`
     prints this as protobuf's JSON.
+
+    Errors: NOT_READY, SESSION_NOT_FOUND, SESSION_EXPIRED, SESSION_MOVED, SESSION_UNREADABLE,
+    STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
     """
     DeleteSession: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.DeleteSessionRequest, _orchestrator_pb2.DeleteSessionResponse]  # type: ignore[assignment]
     """Delete a session: cancel its turn, free its memory and delete its data from the store.
     NOT_FOUND if there is none.
+
+    Errors: SHUTTING_DOWN, NOT_READY, SESSION_NOT_FOUND, SESSION_EXPIRED, SESSION_MOVED,
+    SESSION_UNREADABLE, STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
     """
     GetServerInfo: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.GetServerInfoRequest, _orchestrator_pb2.GetServerInfoResponse]  # type: ignore[assignment]
-    """Describe the pair being served, its limits, and whether its services can be reached."""
+    """Describe the pair being served, its limits, and whether its services can be reached.
+
+    Errors: NOT_READY.
+    """
     GetTurnTraces: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.GetTurnTracesRequest, _orchestrator_pb2.GetTurnTracesResponse]  # type: ignore[assignment]
     """Return a session's last turns, round by round: where their time went. The server keeps the last
     turns of all sessions in memory. Older turns are left out, and so are a turn's first rounds
     where a message cannot hold all.
+
+    Errors: INVALID_FIELDS, NOT_READY, SESSION_NOT_FOUND, SESSION_EXPIRED, SESSION_MOVED,
+    SESSION_UNREADABLE, STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
     """
     GetStatus: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.GetStatusRequest, _orchestrator_pb2.GetStatusResponse]  # type: ignore[assignment]
     """Report how busy the orchestrator and its peers are. Counters are sums since the start: the
@@ -160,9 +286,15 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     Tokenize: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.TokenizeRequest, _orchestrator_pb2.TokenizeResponse]  # type: ignore[assignment]
     """Return the tokens of a text or a conversation: those that Generate would answer. Nothing is
     generated.
+
+    Errors: INVALID_FIELDS, PROMPT_TOO_LONG, NO_CHAT_TEMPLATE, CHAT_TEMPLATE_BROKEN, OVERLOADED,
+    NOT_READY.
     """
     Detokenize: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.DetokenizeRequest, _orchestrator_pb2.DetokenizeResponse]  # type: ignore[assignment]
-    """Return the text of token ids."""
+    """Return the text of token ids.
+
+    Errors: INVALID_FIELDS, OVERLOADED, NOT_READY.
+    """
 
 class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
     """The service that clients call.
@@ -173,6 +305,11 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
 
     A call's status is about the call. The turn's last event says how the turn ended. A call that
     ends without that event has not ended its turn.
+
+    A method's comment ends with the reasons of its errors. ErrorReason in errors.proto says what
+    each means and what to do. Every method may also fail with UNAUTHENTICATED, METADATA_TOO_LARGE,
+    INVALID_FIELDS (for bytes that are no message) or INTERNAL. TurnFailed has the reasons for which
+    a turn fails.
     """
 
     @_abc_1.abstractmethod
@@ -184,6 +321,11 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         """Generate answers to one prompt, without a session to keep. With a request_id the generation
         goes on when the call is lost, and the same request again watches it. Without one it is
         cancelled when the call ends.
+
+        Errors: INVALID_FIELDS, PROMPT_TOO_LONG, INVALID_STRUCTURE, STRUCTURE_UNSUPPORTED,
+        NO_CHAT_TEMPLATE, CHAT_TEMPLATE_BROKEN, TOKENIZER_MISMATCH, OVERLOADED, PRINCIPAL_LIMIT,
+        SHUTTING_DOWN, REQUEST_ID_REUSED, SESSION_LIMIT, TURN_NOT_KEPT, NOT_READY, SESSION_MOVED,
+        SESSION_UNREADABLE, STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
         """
 
     @_abc_1.abstractmethod
@@ -192,7 +334,12 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.CreateSessionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.CreateSessionResponse, _abc.Awaitable[_orchestrator_pb2.CreateSessionResponse]]:
-        """Create a session to send messages to."""
+        """Create a session to send messages to.
+
+        Errors: INVALID_FIELDS, PROMPT_TOO_LONG, INVALID_STRUCTURE, STRUCTURE_UNSUPPORTED, OVERLOADED,
+        SHUTTING_DOWN, REQUEST_ID_REUSED, SESSION_LIMIT, NOT_READY, SESSION_MOVED, SESSION_UNREADABLE,
+        STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
+        """
 
     @_abc_1.abstractmethod
     def SendMessage(
@@ -200,7 +347,14 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.SendMessageRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_orchestrator_pb2.SendMessageResponse], _abc.AsyncIterator[_orchestrator_pb2.SendMessageResponse]]:
-        """Send a user message: this starts a turn and watches it. The turn does not end with the call."""
+        """Send a user message: this starts a turn and watches it. The turn does not end with the call.
+
+        Errors: INVALID_FIELDS, PROMPT_TOO_LONG, INVALID_STRUCTURE, STRUCTURE_UNSUPPORTED,
+        NO_CHAT_TEMPLATE, CHAT_TEMPLATE_BROKEN, TOKENIZER_MISMATCH, OVERLOADED, PRINCIPAL_LIMIT,
+        SHUTTING_DOWN, REQUEST_ID_REUSED, ACCEPTANCE_FIXED, SESSION_BUSY, TURN_NOT_KEPT, NOT_READY,
+        SESSION_NOT_FOUND, SESSION_EXPIRED, SESSION_MOVED, SESSION_UNREADABLE, STORE_UNAVAILABLE,
+        WEIGHTS_MISMATCH.
+        """
 
     @_abc_1.abstractmethod
     def WatchTurn(
@@ -210,6 +364,10 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_orchestrator_pb2.WatchTurnResponse], _abc.AsyncIterator[_orchestrator_pb2.WatchTurnResponse]]:
         """Watch a turn's events from a position, running or ended. A turn may have any number of
         watchers.
+
+        Errors: INVALID_FIELDS, SHUTTING_DOWN, TURN_NOT_FOUND, TURN_NOT_KEPT, NOT_READY,
+        SESSION_NOT_FOUND, SESSION_EXPIRED, SESSION_MOVED, SESSION_UNREADABLE, STORE_UNAVAILABLE,
+        WEIGHTS_MISMATCH.
         """
 
     @_abc_1.abstractmethod
@@ -218,7 +376,11 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.CancelTurnRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.CancelTurnResponse, _abc.Awaitable[_orchestrator_pb2.CancelTurnResponse]]:
-        """End a turn early. Its text so far stays. A turn that has already ended does not change."""
+        """End a turn early. Its text so far stays. A turn that has already ended does not change.
+
+        Errors: SHUTTING_DOWN, TURN_NOT_FOUND, TURN_NOT_KEPT, NOT_READY, SESSION_NOT_FOUND,
+        SESSION_EXPIRED, SESSION_MOVED, SESSION_UNREADABLE, STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
+        """
 
     @_abc_1.abstractmethod
     def Chat(
@@ -230,6 +392,13 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         comes in band and the chat goes on. If the client closes its sending side, the running turn and
         the waiting messages still finish. The session outlives the stream: resume it by its id. The
         running turn outlives it too: see WatchTurn.
+
+        Errors: INVALID_FIELDS, PROMPT_TOO_LONG, INVALID_STRUCTURE, STRUCTURE_UNSUPPORTED,
+        NO_CHAT_TEMPLATE, CHAT_TEMPLATE_BROKEN, TOKENIZER_MISMATCH, OVERLOADED, PRINCIPAL_LIMIT,
+        SHUTTING_DOWN, REQUEST_ID_REUSED, SESSION_LIMIT, ACCEPTANCE_FIXED, SESSION_BUSY, CHAT_PROTOCOL,
+        CHAT_QUEUE_FULL, MESSAGE_CANCELLED, TURN_NOT_FOUND, TURN_NOT_KEPT, NOT_READY,
+        SESSION_NOT_FOUND, SESSION_EXPIRED, SESSION_MOVED, SESSION_UNREADABLE, STORE_UNAVAILABLE,
+        WEIGHTS_MISMATCH.
         """
 
     @_abc_1.abstractmethod
@@ -238,7 +407,11 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.GetSessionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.GetSessionResponse, _abc.Awaitable[_orchestrator_pb2.GetSessionResponse]]:
-        """Return one session with its messages. NOT_FOUND says whether it expired or never existed."""
+        """Return one session with its messages. NOT_FOUND says whether it expired or never existed.
+
+        Errors: NOT_READY, SESSION_NOT_FOUND, SESSION_EXPIRED, SESSION_MOVED, SESSION_UNREADABLE,
+        STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
+        """
 
     @_abc_1.abstractmethod
     def ListSessions(
@@ -246,7 +419,10 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.ListSessionsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.ListSessionsResponse, _abc.Awaitable[_orchestrator_pb2.ListSessionsResponse]]:
-        """List sessions without their messages, last created first."""
+        """List sessions without their messages, last created first.
+
+        Errors: INVALID_FIELDS, NOT_READY, SESSION_UNREADABLE, STORE_UNAVAILABLE.
+        """
 
     @_abc_1.abstractmethod
     def ForkSession(
@@ -256,6 +432,10 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_orchestrator_pb2.ForkSessionResponse, _abc.Awaitable[_orchestrator_pb2.ForkSessionResponse]]:
         """Create a session that begins as another one was after one of its turns. Their common tokens are
         not computed again while they are cached.
+
+        Errors: INVALID_FIELDS, TURN_NOT_FOUND, SHUTTING_DOWN, REQUEST_ID_REUSED, SESSION_LIMIT,
+        NOT_READY, SESSION_NOT_FOUND, SESSION_EXPIRED, SESSION_MOVED, SESSION_UNREADABLE,
+        STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
         """
 
     @_abc_1.abstractmethod
@@ -266,6 +446,9 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_orchestrator_pb2.ExportSessionResponse], _abc.AsyncIterator[_orchestrator_pb2.ExportSessionResponse]]:
         """Export all that is stored of a session: first itself, and then its turns. `slipstream export`
         prints this as protobuf's JSON.
+
+        Errors: NOT_READY, SESSION_NOT_FOUND, SESSION_EXPIRED, SESSION_MOVED, SESSION_UNREADABLE,
+        STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
         """
 
     @_abc_1.abstractmethod
@@ -276,6 +459,9 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_orchestrator_pb2.DeleteSessionResponse, _abc.Awaitable[_orchestrator_pb2.DeleteSessionResponse]]:
         """Delete a session: cancel its turn, free its memory and delete its data from the store.
         NOT_FOUND if there is none.
+
+        Errors: SHUTTING_DOWN, NOT_READY, SESSION_NOT_FOUND, SESSION_EXPIRED, SESSION_MOVED,
+        SESSION_UNREADABLE, STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
         """
 
     @_abc_1.abstractmethod
@@ -284,7 +470,10 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.GetServerInfoRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.GetServerInfoResponse, _abc.Awaitable[_orchestrator_pb2.GetServerInfoResponse]]:
-        """Describe the pair being served, its limits, and whether its services can be reached."""
+        """Describe the pair being served, its limits, and whether its services can be reached.
+
+        Errors: NOT_READY.
+        """
 
     @_abc_1.abstractmethod
     def GetTurnTraces(
@@ -295,6 +484,9 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         """Return a session's last turns, round by round: where their time went. The server keeps the last
         turns of all sessions in memory. Older turns are left out, and so are a turn's first rounds
         where a message cannot hold all.
+
+        Errors: INVALID_FIELDS, NOT_READY, SESSION_NOT_FOUND, SESSION_EXPIRED, SESSION_MOVED,
+        SESSION_UNREADABLE, STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
         """
 
     @_abc_1.abstractmethod
@@ -315,6 +507,9 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_orchestrator_pb2.TokenizeResponse, _abc.Awaitable[_orchestrator_pb2.TokenizeResponse]]:
         """Return the tokens of a text or a conversation: those that Generate would answer. Nothing is
         generated.
+
+        Errors: INVALID_FIELDS, PROMPT_TOO_LONG, NO_CHAT_TEMPLATE, CHAT_TEMPLATE_BROKEN, OVERLOADED,
+        NOT_READY.
         """
 
     @_abc_1.abstractmethod
@@ -323,6 +518,9 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.DetokenizeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.DetokenizeResponse, _abc.Awaitable[_orchestrator_pb2.DetokenizeResponse]]:
-        """Return the text of token ids."""
+        """Return the text of token ids.
+
+        Errors: INVALID_FIELDS, OVERLOADED, NOT_READY.
+        """
 
 def add_OrchestratorServiceServicer_to_server(servicer: OrchestratorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

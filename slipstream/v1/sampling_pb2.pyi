@@ -106,7 +106,11 @@ class SamplingParameters(_message.Message):
     """Keep tokens at least this fraction as likely as the most likely one. From 0 to 1; 0 keeps all."""
     seed: _builtins.int
     """The same weights, prompt, parameters and seed give the same text, always. From 0 to 2^63 - 1.
-    Unset: the server draws one and reports it in TurnStarted.
+    Unset: the server draws one below 2^53 and reports it in TurnStarted.
+
+    A seed above 2^53 loses its last digits in languages whose only number is a double, such as
+    JavaScript. Keep it as a string or a BigInt there: protobuf's JSON writes every int64 as a
+    string and reads strings. There is no second field with a string, as the two could differ.
     """
     typical_p: _builtins.float
     """Locally typical sampling: keep the tokens whose surprise is nearest to the expected one, up to

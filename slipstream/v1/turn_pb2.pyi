@@ -180,7 +180,9 @@ class TurnStarted(_message.Message):
     request_id: _builtins.str
     """The request_id of the message or generation that started the turn; empty if it had none."""
     seed: _builtins.int
-    """The seed in use: the one asked for, or the one drawn."""
+    """The seed in use: the one asked for, or the one drawn. That of an answer beside the first is
+    derived from the first one's. It may be larger than 2^53: see SamplingParameters.seed.
+    """
     prompt_token_count: _builtins.int
     """Tokens of the whole context before the first generated one."""
     def __init__(
@@ -334,7 +336,13 @@ Global___TurnFinished: _TypeAlias = TurnFinished  # noqa: Y015
 
 @_typing.final
 class TurnFailed(_message.Message):
-    """Why a turn could not go on."""
+    """Why a turn could not go on.
+
+    Errors: NO_TOKEN_TO_CHOOSE, STRUCTURE_FAILED, STRUCTURE_UNSUPPORTED, INVALID_STRUCTURE,
+    INVALID_FIELDS, CONTEXT_EXCEEDED, RESULT_TOO_LARGE, ITEM_TOO_LARGE, LOGITS_NOT_FINITE,
+    OUT_OF_PAGES, QUEUE_FULL, SEQUENCE_LIMIT, OVERLOADED, VERIFIER_LOST, WEIGHTS_MISMATCH,
+    TOKENIZER_MISMATCH, TURN_CUT, SHUTTING_DOWN, INVALID_ITEM, BAD_RESULT, INTERNAL.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -21,10 +21,21 @@ from proving.hostile.structures import StructureAttack
 from slipstream.cli.local import LocalServices, Service, execute
 from slipstream.engine.errors import QueueFullError
 from slipstream.errors import Code, FieldViolation, InvalidFieldsError, SlipstreamError
-from slipstream.rpc.status import status_of
+from slipstream.rpc.status import error_of, status_of
+from tests.documented_reasons import documented_reasons
 
 
-def test_every_service_answers_any_message_rightly(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_service_answers_any_message_rightly(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: set[tuple[str, str]] = set()
+    judge = Judge.status
+
+    def noted(self: Judge, where: str, status: status_pb2.Status, *, malformed: bool = False) -> None:
+        told.add((where, error_of(status).reason))
+        judge(self, where, status, malformed=malformed)
+
+    monkeypatch.setattr(Judge, "status", noted)
     report = tmp_path / "hostile.md"
     parts = ["--without-peers", "--structure-seconds", "0", "--attack-seconds", "0"]
     assert main(["--messages", "300", *parts, "--report", str(report)]) == 0, capsys.readouterr().out
@@ -32,6 +43,10 @@ def test_every_service_answers_any_message_rightly(tmp_path: Path, capsys: pytes
     assert " 0 complaints" in written
     for service in SERVICES:
         assert f"| {service.name} | INVALID_ARGUMENT | INVALID_FIELDS |" in written
+    known = {f"OrchestratorService/{method}": reasons for method, reasons in documented_reasons().items()}
+    unknown = {(where, reason) for where, reason in told if reason not in known.get(where, {reason})}
+    assert not unknown, "the public protos name the reasons of each method"
+    assert known.keys() & {where for where, _ in told}
 
 
 @pytest.fixture

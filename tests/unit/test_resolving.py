@@ -1,3 +1,4 @@
+import secrets
 from dataclasses import replace
 
 import pytest
@@ -199,6 +200,14 @@ AT_THEIR_LIMITS = [
 @pytest.mark.parametrize("settings", AT_THEIR_LIMITS, ids=lambda value: str(value)[-40:])
 def test_a_field_may_be_at_its_limit(settings: GenerationSettings) -> None:
     assert resolve_settings(settings, 10, LIMITS)
+
+
+def test_a_drawn_seed_is_one_that_a_double_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients in JavaScript read it as a number, and send it again."""
+    monkeypatch.setattr(secrets, "randbelow", lambda bound: bound - 1)
+    seed = resolve_settings(GenerationSettings(), 10, LIMITS).terms.rule.seed
+    assert seed == 2**53 - 1 == int(float(seed))
+    assert resolve_settings(GenerationSettings(seed=2**63 - 1), 10, LIMITS).terms.rule.seed == 2**63 - 1
 
 
 def test_log_probabilities_of_a_prompt_are_bounded_by_their_number() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from google.protobuf.descriptor_pb2 import DescriptorProto, EnumDescriptorProto, FieldDescriptorProto
@@ -29,6 +30,15 @@ _SCALARS = {
 }
 
 
+_ERRORS = re.compile(r"\bErrors: ([A-Z_, \n]+)\.$")
+
+
+def errors_of(comment: str) -> frozenset[str]:
+    """Return the reasons that the comment of a method, or of a message, ends with."""
+    found = _ERRORS.search(comment)
+    return frozenset(found[1].replace(",", " ").split()) if found else frozenset()
+
+
 def page() -> str:
     """Return the page."""
     protos = [one for one in public_protos() if not one.file.name.endswith("errors.proto")]
@@ -47,8 +57,15 @@ def _services(proto: Commented) -> Iterator[str]:
             asked, told = _link(method.input_type), _link(method.output_type)
             asked = f"stream of {asked}" if method.client_streaming else asked
             told = f"stream of {told}" if method.server_streaming else told
-            rows.append([f"`{method.name}`", asked, told, cell(proto.comment(_SERVICES, at, _METHODS, number))])
+            rows.append(
+                [f"`{method.name}`", asked, told, cell(_linked(proto.comment(_SERVICES, at, _METHODS, number)))]
+            )
         yield table(["method", "request", "response", "meaning"], rows)
+
+
+def _linked(comment: str) -> str:
+    """Return a comment whose list of errors leads to their page."""
+    return _ERRORS.sub(r"[Errors](errors.md#for-callers): \1.", comment.strip())
 
 
 def _types(proto: Commented) -> Iterator[str]:
@@ -98,7 +115,7 @@ def _enum(proto: Commented, enum: EnumDescriptorProto, path: tuple[int, ...], na
 
 
 def _prose(comment: str) -> str:
-    return "".join(f"{paragraph(part)}\n" for part in comment.split("\n\n") if part.strip())
+    return "".join(f"{paragraph(_linked(part))}\n" for part in comment.split("\n\n") if part.strip())
 
 
 def _link(type_name: str) -> str:

@@ -23,7 +23,7 @@ from slipstream.sampling.rule import (
     sampling_violations,
     token_id_violations,
 )
-from slipstream.sampling_fields import MAX_SEED, SAMPLING_FIELDS, values_of
+from slipstream.sampling_fields import SAMPLING_FIELDS, values_of
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_TOKENS = 64
@@ -34,6 +34,9 @@ MiB."""
 _CHARACTERS_A_TOKEN, _LEAST_LENGTH = 16, 65_536
 """Characters for each token of the context, and least characters. A longer text could hardly fit:
 it is refused before it is tokenized."""
+
+DRAWN_SEEDS = 2**53
+"""Drawn seeds are below this number: a double holds them, as clients in JavaScript need."""
 
 T = TypeVar("T")
 
@@ -145,7 +148,7 @@ def _rule(
 ) -> SamplingRule:
     defaults = model.sampling_defaults
     end_token_ids = () if settings.ignore_end_tokens else model.end_token_ids
-    given, own = values_of(settings), values_of(defaults) | {"seed": secrets.randbelow(MAX_SEED + 1)}
+    given, own = values_of(settings), values_of(defaults) | {"seed": secrets.randbelow(DRAWN_SEEDS)}
     return SamplingRule(
         **{name: _or(given[name], own[name]) for name in SAMPLING_FIELDS},
         end_token_ids=(*end_token_ids, *(settings.stop_token_ids or ())),
