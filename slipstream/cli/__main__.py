@@ -1,5 +1,5 @@
-"""The command line: ``slipstream chat``, ``up``, ``info``, ``export``, ``top``, ``trace``,
-``token``, ``load``..."""
+"""The command line: ``slipstream chat``, ``up``, ``info``, ``session``, ``export``, ``top``,
+``trace``, ``token``, ``load``..."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from slipstream.cli.message_json import message_json
 from slipstream.cli.reaching import Server, with_server
 from slipstream.cli.service_flags import ServiceFlags, metrics_addresses
 from slipstream.cli.serving import serving
+from slipstream.cli.session import sessions
 from slipstream.cli.terminal import argument_text, file_text, settle_streams, shows_unicode
 from slipstream.cli.token import token_and_entry
 from slipstream.cli.top import as_dict, look_twice, print_once, watch
@@ -58,6 +59,9 @@ def _show_version(wanted: bool) -> None:
     if wanted:
         typer.echo(VERSION)
         raise typer.Exit
+
+
+app.add_typer(sessions, name="session")
 
 
 @app.callback()

@@ -19,7 +19,7 @@ progress = Console(stderr=True)
 _ADVICE = {
     Code.UNAVAILABLE.name: "is an orchestrator running there? slipstream up starts one here",
     Code.UNIMPLEMENTED.name: "the orchestrator there is older than this command",
-    Reason.SESSION_NOT_FOUND: "slipstream chat names its session as it begins, slipstream top those whose turns run",
+    Reason.SESSION_NOT_FOUND: "slipstream session list shows all sessions, slipstream top those whose turns run",
     Reason.UNAUTHENTICATED: "put the token into SLIPSTREAM_TOKEN, or into a file that --token-file names",
 }
 """Advice for an error, by its reason."""

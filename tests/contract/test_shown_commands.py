@@ -7,17 +7,15 @@ import re
 import shlex
 import tomllib
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
-import typer.main
 from pydantic_settings import BaseSettings
 
 from draft_service.settings import DraftSettings
 from gateway.settings import GatewaySettings
 from orchestrator.processes.settings import OrchestratorSettings
-from slipstream.cli.__main__ import app
 from tests.documents import ROOT, Block, shown_blocks
+from tools.reference.commands import all_commands
 from verifier_service.settings import VerifierSettings
 
 SERVICES: dict[str, type[BaseSettings]] = {
@@ -26,7 +24,7 @@ SERVICES: dict[str, type[BaseSettings]] = {
     "draft_service": DraftSettings,
     "gateway": GatewaySettings,
 }
-COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+COMMANDS = all_commands()
 
 
 def commands(code: str) -> Iterator[list[str]]:
@@ -53,7 +51,8 @@ def check_python(words: list[str]) -> None:
 
 def check_slipstream(words: list[str]) -> None:
     """A command with options that it has."""
-    known = {name for parameter in COMMANDS[words[1]].params for name in (*parameter.opts, *parameter.secondary_opts)}
+    command = COMMANDS.get(" ".join(words[1:3])) or COMMANDS[words[1]]
+    known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
     assert set(flags(words[2:])) <= known
 
 
@@ -111,6 +110,8 @@ def test_a_settings_file_that_is_shown_is_well_formed(block: Block) -> None:
         "python -P -m orchestrator --verifer a:1",
         "python -m orchestrator --verifier a:1",
         "slipstream chat --adress a:1",
+        "slipstream session list --adress a:1",
+        "slipstream session destroy 1",
         "make chatt",
         "make chat MODLE=smollm2",
         "pip install '.[modles]'",

@@ -8,15 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import typer.main
 
 from draft_service.settings import DraftSettings
 from gateway.settings import GatewaySettings
 from orchestrator.processes.settings import OrchestratorSettings
-from slipstream.cli.__main__ import app
 from slipstream.reasons import Code, Reason
 from slipstream.telemetry import instruments
 from tests.documents import ROOT
+from tools.reference.commands import all_commands
 from verifier_service.settings import VerifierSettings
 
 PAGES = [
@@ -41,8 +40,9 @@ def known_flags() -> set[str]:
     """Return every flag of the services and of the commands."""
     settings = (OrchestratorSettings, VerifierSettings, DraftSettings, GatewaySettings)
     services = {f"--{name.replace('_', '-')}" for kind in settings for name in kind.model_fields}
-    commands = typer.main.get_command(app).commands.values()  # type: ignore[attr-defined]
-    return services | {name for command in commands for parameter in command.params for name in parameter.opts}
+    return services | {
+        name for command in all_commands().values() for parameter in command.params for name in parameter.opts
+    }
 
 
 def known_metrics() -> set[str]:
@@ -85,7 +85,7 @@ def test_files_in_prose_exist() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_in_prose_exist(page: Path) -> None:
-    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    commands = {command.split()[0] for command in all_commands()} | {"--version"}
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.M)
     for span in spans(page):
         program, _, rest = span.partition(" ")

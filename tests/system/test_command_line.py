@@ -265,6 +265,9 @@ def run(*command: str, text: str = "", **environment: str) -> subprocess.Complet
         (["up"], "--kv-memory-mib 4096"),
         (["info"], "slipstream info --json"),
         (["top"], "slipstream top --once --interval 10 --json"),
+        (["session"], "delete"),
+        (["session", "list"], "slipstream session list --json"),
+        (["session", "delete"], "slipstream session delete 218bec703ea10c96"),
         (["trace"], "slipstream trace 6a1f0c2e9b7d4835 --html turn.html"),
     ],
 )
@@ -276,7 +279,7 @@ def test_help_teaches(command: list[str], example: str) -> None:
     assert example in shown.stdout
 
 
-@pytest.mark.parametrize("command", [["top"], ["top", "--json"], ["trace", "6a1f0c2e9b7d4835"]])
+@pytest.mark.parametrize("command", [["top"], ["top", "--json"], ["trace", "6a1f0c2e9b7d4835"], ["session", "list"]])
 def test_where_no_orchestrator_is_a_command_says_so_and_what_to_do(command: list[str]) -> None:
     address = free_address()
     ended = run(*command, "--address", address)
@@ -341,6 +344,30 @@ def told_session(paper: LocalServices) -> str:
         for count in (40, 50):
             chat.send("hello", Settings(max_token_count=count, draft_length=4)).wait()
         return chat.session_id
+
+
+def test_sessions_are_listed_and_deleted() -> None:
+    with LocalServices(PairSettings(*["arithmetic:ends=0"] * 2)) as own:
+        address = ["--address", own.orchestrator_address]
+        none = run("session", "list", *address)
+        assert (none.returncode, none.stdout) == (0, "")
+        assert none.stderr == "no sessions; slipstream chat begins one\n"
+        assert json.loads(run("session", "list", "--json", *address).stdout) == []
+        with Client(own.orchestrator_address) as client:
+            first, second = (client.chat() for _ in range(2))
+            first.send("hello", Settings(max_token_count=20)).wait()
+            listed = json.loads(run("session", "list", "--json", *address).stdout)
+            assert [session["session_id"] for session in listed] == [second.session_id, first.session_id]
+            assert [session["turn_count"] for session in listed] == [0, 1]
+            shown = run("session", "list", *address, COLUMNS="80")
+            heading, *rows = shown.stdout.splitlines()
+            assert heading.split() == ["session", "turns", "tokens", "created", "last", "active", "expires"]
+            assert [row.split()[:2] for row in rows] == [[second.session_id, "0"], [first.session_id, "1"]]
+            assert all(re.search(r" \d+ s ago +in \d+ min", row) and len(row) <= 80 for row in rows)
+            deleted = run("session", "delete", first.session_id, "0123456789abcdef", second.session_id, *address)
+            assert (deleted.returncode, deleted.stdout) == (1, f"deleted {first.session_id}\n")
+            assert "0123456789abcdef" in deleted.stderr and "slipstream session list" in deleted.stderr
+            assert [left.session_id for left in client.list_sessions()] == [second.session_id]
 
 
 def test_a_trace_shows_the_rounds_of_the_last_turns(paper: LocalServices, told_session: str) -> None:

@@ -20,12 +20,24 @@ themselves are in [settings.md](settings.md).
 
 def page() -> str:
     """Return the page."""
-    group: Any = typer.main.get_command(app)
     parts = [generated("the typer commands"), _HEAD]
-    for name, command in sorted(group.commands.items()):
+    for name, command in sorted(all_commands().items()):
         if not command.hidden:
             parts += _section(name, command)
     return "".join(parts)
+
+
+def all_commands() -> dict[str, Any]:
+    """Return every command by its words after ``slipstream``, such as "chat" and "session list"."""
+    return dict(_within("", typer.main.get_command(app)))
+
+
+def _within(prefix: str, group: Any) -> Iterator[tuple[str, Any]]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _within(f"{prefix}{name} ", command)
+        else:
+            yield f"{prefix}{name}", command
 
 
 def _section(name: str, command: Any) -> Iterator[str]:
@@ -34,7 +46,7 @@ def _section(name: str, command: Any) -> Iterator[str]:
     words = [
         "slipstream",
         name,
-        *(argument.name.upper() for argument in arguments),
+        *(f"{argument.name.upper()}{'...' if argument.nargs < 0 else ''}" for argument in arguments),
         *(["[OPTIONS]"] if options else []),
     ]
     yield f"\n## slipstream {name}\n\n```text\n{' '.join(words)}\n```\n\n"
