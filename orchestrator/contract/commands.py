@@ -8,7 +8,7 @@ import binascii
 import hashlib
 import struct
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from google.protobuf.message import Message as ProtobufMessage
 
@@ -30,6 +30,9 @@ ROLES = {session_pb2.ROLE_SYSTEM: "system", session_pb2.ROLE_USER: "user", sessi
 MAX_MESSAGES, MAX_PROMPT_TOKENS = 4096, 2**20
 """Most messages and prompt tokens of a request. More would take long to read, and no context
 holds them."""
+
+MAX_METADATA, MAX_METADATA_KEY, MAX_METADATA_VALUE = 16, 64, 512
+"""Most entries of a session's metadata, and most characters of a key and of a value."""
 
 _DEFAULT_PAGE_SIZE, _MAX_PAGE_SIZE = 100, 1000
 _CURSOR = struct.Struct(">q")
@@ -54,7 +57,27 @@ def generation_of(request: orchestrator_pb2.GenerateRequest, caller: Principal) 
 def session_of(request: orchestrator_pb2.CreateSessionRequest, caller: Principal) -> NewSession:
     """Convert a CreateSession request."""
     settings, clock = settings_of(request.settings), time_of(request, "template_time")
-    return NewSession(given(request, "system"), settings, clock, _name(request.request_id, request), caller)
+    name, metadata = _name(request.request_id, request), _metadata(request.metadata)
+    return NewSession(given(request, "system"), settings, clock, name, caller, metadata)
+
+
+def _metadata(said: Mapping[str, str]) -> dict[str, str]:
+    """Return what a caller keeps with a session. InvalidFieldsError."""
+    checks = (
+        (len(said) <= MAX_METADATA, f"may have at most {MAX_METADATA} entries, but has {len(said)}"),
+        (
+            all(1 <= len(key) <= MAX_METADATA_KEY for key in said),
+            f"must have keys of 1 to {MAX_METADATA_KEY} characters",
+        ),
+        (
+            all(len(value) <= MAX_METADATA_VALUE for value in said.values()),
+            f"must have values of at most {MAX_METADATA_VALUE} characters",
+        ),
+    )
+    violations = [FieldViolation("metadata", what) for is_fine, what in checks if not is_fine]
+    if violations:
+        raise InvalidFieldsError(violations)
+    return dict(said)
 
 
 def message_of(request: orchestrator_pb2.SendMessageRequest, caller: Principal) -> UserMessage:
@@ -94,6 +117,7 @@ def _command(request: orchestrator_pb2.ChatRequest, caller: Principal) -> Comman
             system=given(start, "system"),
             settings=given(start, "settings"),
             template_time=given(start, "template_time"),
+            metadata=start.metadata,
         )
         return StartChat(given(start, "session_id"), session_of(new, caller))
     if kind == "message":

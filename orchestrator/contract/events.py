@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from orchestrator.contract.commands import ROLES
@@ -26,6 +27,10 @@ from slipstream.v1 import orchestrator_pb2, sampling_pb2, session_pb2, turn_pb2
 
 _FINISH_REASONS = {reason: turn_pb2.FinishReason.Value(f"FINISH_REASON_{reason.name}") for reason in FinishReason}
 _ORIGINS = {origin: turn_pb2.TokenOrigin.Value(f"TOKEN_ORIGIN_{origin.name}") for origin in Origin}
+_MOST_PAGE_BYTES = 3_500_000
+"""Most bytes of a page of sessions, less the few that frame them. Many clients take messages of at
+most 4 MiB."""
+
 _ROLE_VALUES = {name: value for value, name in ROLES.items()}
 
 
@@ -86,7 +91,18 @@ def session_message(session: SessionSummary, ttl_seconds: float) -> session_pb2.
         running_turn=session.running_turn,
         message_count=session.message_count,
         template_time=timestamp(session.clock),
+        metadata=session.metadata,
     )
+
+
+def fitting_sessions(sessions: Sequence[session_pb2.Session]) -> Sequence[session_pb2.Session]:
+    """Return the first sessions, as many as fit into a message that clients can receive."""
+    room = _MOST_PAGE_BYTES
+    for index, session in enumerate(sessions):
+        room -= session.ByteSize()
+        if room < 0:
+            return sessions[: max(1, index)]
+    return sessions
 
 
 def exported_turn(told: ToldTurn) -> orchestrator_pb2.ExportedTurn:

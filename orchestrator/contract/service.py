@@ -26,6 +26,7 @@ from orchestrator.contract.commands import (
 from orchestrator.contract.events import (
     chat_response,
     exported_turn,
+    fitting_sessions,
     message_message,
     model_message,
     session_message,
@@ -195,8 +196,10 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
             caller = self._access.principal_of(context)
             size, after = page_size_of(request), cursor_of(request.page_token)
             sessions, more = await self._sessions.page(size, after, caller)
+            shown = fitting_sessions([session_message(session, self._sessions.ttl_seconds) for session in sessions])
+            more, sessions = more or len(shown) < len(sessions), sessions[: len(shown)]
             return orchestrator_pb2.ListSessionsResponse(
-                sessions=[session_message(session, self._sessions.ttl_seconds) for session in sessions],
+                sessions=shown,
                 next_page_token=page_token((sessions[-1].created, sessions[-1].id)) if more else "",
             )
 

@@ -4,7 +4,7 @@ that it can be sent twice."""
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -130,7 +130,11 @@ def answer(
 
 
 def create_session(
-    system: str | None, settings: Settings | None, template_time: datetime | None, request_id: str | None
+    system: str | None,
+    settings: Settings | None,
+    template_time: datetime | None,
+    request_id: str | None,
+    metadata: Mapping[str, str] | None = None,
 ) -> orchestrator_pb2.CreateSessionRequest:
     """Build a request to create a session."""
     return orchestrator_pb2.CreateSessionRequest(
@@ -138,6 +142,7 @@ def create_session(
         system=system,
         settings=_message(settings),
         template_time=_timestamp(template_time),
+        metadata=metadata,
     )
 
 
@@ -172,9 +177,12 @@ def send_message(
     )
 
 
-def check_resumed(system: str | None, template_time: datetime | None) -> None:
+def check_resumed(
+    system: str | None, template_time: datetime | None, metadata: Mapping[str, str] | None = None
+) -> None:
     """Refuse settings that only a new session takes, as the server does: PeerError."""
-    bad = [name for name, value in (("system", system), ("template_time", template_time)) if value is not None]
+    given = (("system", system), ("template_time", template_time), ("metadata", metadata))
+    bad = [name for name, value in given if value is not None]
     if bad:
         violations = [FieldViolation(name, "must be left out: a session that is resumed has its own") for name in bad]
         message = "; ".join(f"{violation.field} {violation.description}" for violation in violations)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -56,6 +56,8 @@ class SessionInfo:
     message_count: int
     running_turn: int | None
     """The running turn's number; None if no turn runs."""
+    metadata: dict[str, str] = field(default_factory=dict, hash=False)
+    """Texts by key that its creator keeps with it."""
 
     @classmethod
     def from_message(cls, message: session_pb2.Session) -> SessionInfo:
@@ -70,4 +72,5 @@ class SessionInfo:
             token_count=message.token_count,
             message_count=message.message_count,
             running_turn=message.running_turn if message.HasField("running_turn") else None,
+            metadata=dict(message.metadata),
         )

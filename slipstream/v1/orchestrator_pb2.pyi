@@ -221,10 +221,31 @@ class CreateSessionRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class MetadataEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     SYSTEM_FIELD_NUMBER: _builtins.int
     SETTINGS_FIELD_NUMBER: _builtins.int
     TEMPLATE_TIME_FIELD_NUMBER: _builtins.int
+    METADATA_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """The caller's own name for this request, at most 128 characters. Sent again it gets the session
     that is there. Empty: none. Unique among all requests of one principal on the whole server: two
@@ -241,6 +262,13 @@ class CreateSessionRequest(_message.Message):
     def template_time(self) -> _timestamp_pb2.Timestamp:
         """Time that the chat template's clock shows in all of its turns. Unset: now."""
 
+    @_builtins.property
+    def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """What the caller wants to keep with the session, such as a title: GetSession, ListSessions and
+        ExportSession return it. At most 16 entries. A key has from 1 to 64 characters, a value at most
+        512.
+        """
+
     def __init__(
         self,
         *,
@@ -248,10 +276,11 @@ class CreateSessionRequest(_message.Message):
         system: _builtins.str | None = ...,
         settings: _generation_pb2.GenerationSettings | None = ...,
         template_time: _timestamp_pb2.Timestamp | None = ...,
+        metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_system", b"_system", "settings", b"settings", "system", b"system", "template_time", b"template_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_system", b"_system", "request_id", b"request_id", "settings", b"settings", "system", b"system", "template_time", b"template_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_system", b"_system", "metadata", b"metadata", "request_id", b"request_id", "settings", b"settings", "system", b"system", "template_time", b"template_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__system: _TypeAlias = _typing.Literal["system"]  # noqa: Y015
     _WhichOneofArgType__system: _TypeAlias = _typing.Literal["_system", b"_system"]  # noqa: Y015
@@ -510,10 +539,31 @@ class StartChat(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class MetadataEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     SESSION_ID_FIELD_NUMBER: _builtins.int
     SYSTEM_FIELD_NUMBER: _builtins.int
     SETTINGS_FIELD_NUMBER: _builtins.int
     TEMPLATE_TIME_FIELD_NUMBER: _builtins.int
+    METADATA_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """A session to resume. Unset: a new one."""
     system: _builtins.str
@@ -528,6 +578,10 @@ class StartChat(_message.Message):
         allowed when resuming.
         """
 
+    @_builtins.property
+    def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Metadata of a new session, as in CreateSessionRequest. Not allowed when resuming."""
+
     def __init__(
         self,
         *,
@@ -535,10 +589,11 @@ class StartChat(_message.Message):
         system: _builtins.str | None = ...,
         settings: _generation_pb2.GenerationSettings | None = ...,
         template_time: _timestamp_pb2.Timestamp | None = ...,
+        metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_session_id", b"_session_id", "_system", b"_system", "session_id", b"session_id", "settings", b"settings", "system", b"system", "template_time", b"template_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_session_id", b"_session_id", "_system", b"_system", "session_id", b"session_id", "settings", b"settings", "system", b"system", "template_time", b"template_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_session_id", b"_session_id", "_system", b"_system", "metadata", b"metadata", "session_id", b"session_id", "settings", b"settings", "system", b"system", "template_time", b"template_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__session_id: _TypeAlias = _typing.Literal["session_id"]  # noqa: Y015
     _WhichOneofArgType__session_id: _TypeAlias = _typing.Literal["_session_id", b"_session_id"]  # noqa: Y015
@@ -814,7 +869,9 @@ class ListSessionsRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
-    """At most this many, from 1 to 1000. 0: 100."""
+    """At most this many, from 1 to 1000. 0: 100. A page has fewer if they are larger than 3,500,000
+    bytes together.
+    """
     page_token: _builtins.str
     """From the previous response. It stays valid while sessions are created and deleted. Empty: the
     first page.
@@ -909,7 +966,7 @@ class ForkSessionResponse(_message.Message):
     SESSION_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def session(self) -> _session_pb2.Session:
-        """With the other's system message, settings and template_time."""
+        """With the other's system message, settings, template_time and metadata."""
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bslipstream/v1/session.proto\x12\rslipstream.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"=\n\x07Message\x12!\n\x04role\x18\x01 \x01(\x0e\x32\x13.slipstream.v1.Role\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"\xcc\x02\n\x07Session\x12\n\n\x02id\x18\x01 \x01(\t\x12/\n\x0b\x63reate_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x34\n\x10last_active_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x65xpire_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nturn_count\x18\x05 \x01(\x05\x12\x13\n\x0btoken_count\x18\x06 \x01(\x05\x12\x19\n\x0crunning_turn\x18\x07 \x01(\x05H\x00\x88\x01\x01\x12\x15\n\rmessage_count\x18\x08 \x01(\x05\x12\x31\n\rtemplate_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x0f\n\r_running_turn*P\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bROLE_SYSTEM\x10\x01\x12\r\n\tROLE_USER\x10\x02\x12\x12\n\x0eROLE_ASSISTANT\x10\x03\x42N\n\x10\x61i.slipstream.v1B\x0cSessionProtoP\x01Z\x1aslipstream/v1;slipstreamv1\xaa\x02\rSlipstream.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bslipstream/v1/session.proto\x12\rslipstream.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"=\n\x07Message\x12!\n\x04role\x18\x01 \x01(\x0e\x32\x13.slipstream.v1.Role\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"\xb5\x03\n\x07Session\x12\n\n\x02id\x18\x01 \x01(\t\x12/\n\x0b\x63reate_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x34\n\x10last_active_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x65xpire_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nturn_count\x18\x05 \x01(\x05\x12\x13\n\x0btoken_count\x18\x06 \x01(\x05\x12\x19\n\x0crunning_turn\x18\x07 \x01(\x05H\x00\x88\x01\x01\x12\x15\n\rmessage_count\x18\x08 \x01(\x05\x12\x31\n\rtemplate_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x36\n\x08metadata\x18\n \x03(\x0b\x32$.slipstream.v1.Session.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0f\n\r_running_turn*P\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bROLE_SYSTEM\x10\x01\x12\r\n\tROLE_USER\x10\x02\x12\x12\n\x0eROLE_ASSISTANT\x10\x03\x42N\n\x10\x61i.slipstream.v1B\x0cSessionProtoP\x01Z\x1aslipstream/v1;slipstreamv1\xaa\x02\rSlipstream.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,10 +33,14 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'slipstream.v1.session_pb2',
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\020ai.slipstream.v1B\014SessionProtoP\001Z\032slipstream/v1;slipstreamv1\252\002\rSlipstream.V1'
-  _globals['_ROLE']._serialized_start=477
-  _globals['_ROLE']._serialized_end=557
+  _globals['_SESSION_METADATAENTRY']._loaded_options = None
+  _globals['_SESSION_METADATAENTRY']._serialized_options = b'8\001'
+  _globals['_ROLE']._serialized_start=582
+  _globals['_ROLE']._serialized_end=662
   _globals['_MESSAGE']._serialized_start=79
   _globals['_MESSAGE']._serialized_end=140
   _globals['_SESSION']._serialized_start=143
-  _globals['_SESSION']._serialized_end=475
+  _globals['_SESSION']._serialized_end=580
+  _globals['_SESSION_METADATAENTRY']._serialized_start=516
+  _globals['_SESSION_METADATAENTRY']._serialized_end=563
 # @@protoc_insertion_point(module_scope)

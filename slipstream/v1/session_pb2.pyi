@@ -3,9 +3,11 @@
 isort:skip_file
 """
 
+from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
@@ -78,6 +80,26 @@ class Session(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class MetadataEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     ID_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     LAST_ACTIVE_TIME_FIELD_NUMBER: _builtins.int
@@ -87,6 +109,7 @@ class Session(_message.Message):
     RUNNING_TURN_FIELD_NUMBER: _builtins.int
     MESSAGE_COUNT_FIELD_NUMBER: _builtins.int
     TEMPLATE_TIME_FIELD_NUMBER: _builtins.int
+    METADATA_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """16 hexadecimal digits."""
     turn_count: _builtins.int
@@ -117,6 +140,10 @@ class Session(_message.Message):
         date into the prompt.
         """
 
+    @_builtins.property
+    def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """What its creator keeps with it. The server does not read it, and no text depends on it."""
+
     def __init__(
         self,
         *,
@@ -129,10 +156,11 @@ class Session(_message.Message):
         running_turn: _builtins.int | None = ...,
         message_count: _builtins.int = ...,
         template_time: _timestamp_pb2.Timestamp | None = ...,
+        metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_running_turn", b"_running_turn", "create_time", b"create_time", "expire_time", b"expire_time", "last_active_time", b"last_active_time", "running_turn", b"running_turn", "template_time", b"template_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_running_turn", b"_running_turn", "create_time", b"create_time", "expire_time", b"expire_time", "id", b"id", "last_active_time", b"last_active_time", "message_count", b"message_count", "running_turn", b"running_turn", "template_time", b"template_time", "token_count", b"token_count", "turn_count", b"turn_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_running_turn", b"_running_turn", "create_time", b"create_time", "expire_time", b"expire_time", "id", b"id", "last_active_time", b"last_active_time", "message_count", b"message_count", "metadata", b"metadata", "running_turn", b"running_turn", "template_time", b"template_time", "token_count", b"token_count", "turn_count", b"turn_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__running_turn: _TypeAlias = _typing.Literal["running_turn"]  # noqa: Y015
     _WhichOneofArgType__running_turn: _TypeAlias = _typing.Literal["_running_turn", b"_running_turn"]  # noqa: Y015

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -127,12 +128,21 @@ def test_what_a_turn_is_run_under_comes_back_to_the_last_bit(
     assert tokens_of(row.prompt) == prompt[shared:] and row.shared_count == shared
 
 
-@given(SETTINGS, st.none() | TEXTS)
-def test_what_a_session_was_created_with_comes_back(settings: GenerationSettings, system: str | None) -> None:
+@given(SETTINGS, st.none() | TEXTS, st.dictionaries(TEXTS, TEXTS))
+def test_what_a_session_was_created_with_comes_back(
+    settings: GenerationSettings, system: str | None, metadata: dict[str, str]
+) -> None:
     session = Session("s", None, WHEN, system)  # no text is made
-    row = replace(row_of(session), payload=session_payload(session, system, settings))
+    row = replace(row_of(session), payload=session_payload(session, system, settings, metadata))
     said = session_payload_of(row)
-    assert (said.settings, said.system, said.clock) == (settings, system, WHEN)
+    assert (said.settings, said.system, said.clock, said.metadata) == (settings, system, WHEN, metadata)
+
+
+def test_a_session_that_was_stored_before_there_was_metadata_has_none() -> None:
+    row = row_of(Session("s", None, WHEN))
+    payload = json.loads(row.payload)
+    assert payload.pop("metadata") == {}
+    assert session_payload_of(replace(row, payload=json.dumps(payload))).metadata == {}
 
 
 def test_tokens_are_four_bytes_each_wherever_they_are_written() -> None:

@@ -147,6 +147,34 @@ def test_a_text_that_could_hardly_fit_is_refused_before_it_is_looked_at(client: 
     assert refusal(lambda: generate(client, text="x" * most))[1] == "PROMPT_TOO_LONG", "8,192 tokens are counted"
 
 
+@pytest.mark.parametrize(
+    ("metadata", "what"),
+    [
+        ({f"key {index}": "x" for index in range(17)}, "may have at most 16 entries, but has 17"),
+        ({"": "x"}, "must have keys of 1 to 64 characters"),
+        ({"é" * 65: "x"}, "must have keys of 1 to 64 characters"),
+        ({"title": "é" * 513}, "must have values of at most 512 characters"),
+    ],
+    ids=["entries", "empty key", "long key", "long value"],
+)
+def test_metadata_beyond_its_bounds_is_named(client: Client, metadata: dict[str, str], what: str) -> None:
+    chat = pb.ChatRequest(start={"metadata": metadata})
+    with pytest.raises(PeerError, match=what) as caught:
+        client.create_session(metadata=metadata)
+    assert [violation.field for violation in caught.value.violations] == ["metadata"]
+    (failed,) = client.stub.Chat(iter([chat]))
+    assert what in failed.failed.error.message
+
+
+def test_a_resumed_chat_takes_no_metadata(client: Client) -> None:
+    session = client.create_session()
+    start = pb.StartChat(session_id=session.session_id, metadata={"title": "x"})
+    (failed,) = client.stub.Chat(iter([pb.ChatRequest(start=start)]))
+    assert "start.metadata must not be set when a session is resumed" in failed.failed.error.message
+    with pytest.raises(PeerError, match="metadata must be left out"):
+        client.chat(session_id=session.session_id, metadata={"title": "x"})
+
+
 def test_what_cannot_be_tokenized_is_named(client: Client) -> None:
     def asked(**fields: object) -> list[str]:
         code, reason, bad = refusal(lambda: client.stub.Tokenize(pb.TokenizeRequest(**fields)))

@@ -47,6 +47,29 @@ def proxy(paper: LocalServices) -> Iterator[DroppingProxy]:
         yield proxy
 
 
+def test_a_session_keeps_its_metadata_and_so_does_its_fork(either: Client) -> None:
+    metadata = {f"{index:02}" + "é" * 62: "ü" * 512 for index in range(16)}
+    with either.chat(metadata=metadata) as chat:
+        chat.send("x", Settings(max_token_count=1)).wait()
+        forked = either.fork_session(chat.session_id)
+        got = [chat.info, forked.info, either.get_session(chat.session_id).info]
+        listed = [session for session in either.list_sessions(page_size=2) if session.session_id == chat.session_id]
+        exported = either.export_session(chat.session_id)["session"]["metadata"]
+    assert [session.metadata for session in (*got, *listed)] == [metadata] * 4
+    assert exported == metadata and len(set(got)) == 3
+    assert either.create_session().info.metadata == {}
+
+
+def test_a_chat_stream_creates_a_session_with_metadata_once(paper: LocalServices) -> None:
+    with Client(paper.orchestrator_address) as client:
+        start = pb.ChatRequest(start={"metadata": {"a": "1", "b": "2"}}, request_id="with metadata")
+        opened = [next(iter(client.stub.Chat(iter([start])))).opened.session for _ in range(2)]
+        assert opened[0].id == opened[1].id and dict(opened[1].metadata) == {"a": "1", "b": "2"}
+        start.start.metadata["a"] = "2"
+        (failed,) = client.stub.Chat(iter([start]))
+        assert failed.failed.error.code == grpc.StatusCode.ALREADY_EXISTS.value[0]
+
+
 def read_dropping(reply: Reply, proxy: DroppingProxy, every: int) -> list[int]:
     """All tokens of a reply whose connection is dropped after every so many of them."""
     tokens: list[int] = []

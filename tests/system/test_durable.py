@@ -122,7 +122,8 @@ def test_a_killed_orchestrator_loses_nothing(store: str, sampling: dict[str, flo
     with LocalServices(dataclasses.replace(STEADY, store=store)) as local, ExitStack() as stack:
         (first, first_text), (second, second_text) = undisturbed(local, ["hello", "and now"], **settings)
         stub = stub_of(local, stack)
-        create = pb.CreateSessionRequest(request_id="mine" + str(sampling), system="be brief")
+        metadata = {"title": "a\0b \N{SLIGHTLY SMILING FACE}"}
+        create = pb.CreateSessionRequest(request_id="mine" + str(sampling), system="be brief", metadata=metadata)
         session_id = stub.CreateSession(create).session.id
         seen = read_some(stub, message(session_id, "one", "hello", **settings))
         kill_and_start_again(local)
@@ -131,6 +132,8 @@ def test_a_killed_orchestrator_loses_nothing(store: str, sampling: dict[str, flo
         assert seen + tokens_of(events) == first
         assert events[-1].finished.usage.generated_token_count == COUNT
         assert stub.CreateSession(create).session.id == session_id, "the request is known"
+        (listed,) = [s for s in stub.ListSessions(pb.ListSessionsRequest()).sessions if s.id == session_id]
+        assert listed.metadata == metadata
         seen = read_some(stub, message(session_id, "two", "and now", **settings))
         kill_and_start_again(local)
         stub = stub_of(local, stack)
@@ -139,6 +142,8 @@ def test_a_killed_orchestrator_loses_nothing(store: str, sampling: dict[str, flo
         assert tokens_of(again) == second and text_of(again) == second_text
         kill_and_start_again(local)
         stub = stub_of(local, stack)
+        (listed,) = [s for s in stub.ListSessions(pb.ListSessionsRequest()).sessions if s.id == session_id]
+        assert listed.metadata == metadata, "no process has the session in memory"
         assert tokens_of(watched(stub, session_id, 1)) == first, "turns that have ended can be watched"
         with pytest.raises(grpc.RpcError, match="came with another content before"):
             list(stub.SendMessage(message(session_id, "two", "something else", **settings)))
@@ -146,7 +151,7 @@ def test_a_killed_orchestrator_loses_nothing(store: str, sampling: dict[str, flo
         said = ["be brief", "hello", first_text, "and now", second_text]
         assert [each.content for each in got.messages] == said
         (listed,) = [s for s in stub.ListSessions(pb.ListSessionsRequest()).sessions if s.id == session_id]
-        assert listed == got.session and listed.turn_count == 2
+        assert listed == got.session and listed.turn_count == 2 and got.session.metadata == metadata
         stub.DeleteSession(pb.DeleteSessionRequest(session_id=session_id))
         kill_and_start_again(local)
         with pytest.raises(grpc.RpcError, match="there is no session"):

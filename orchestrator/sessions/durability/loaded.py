@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
@@ -102,6 +102,7 @@ class SessionRecord:
             len(session.messages),
             None if running is None else running.turn,
             session.clock,
+            stored.metadata,
         )
 
 
@@ -117,6 +118,7 @@ class SessionSummary:
     message_count: int
     running_turn: int | None
     clock: datetime
+    metadata: Mapping[str, str]
 
 
 class LoadedSessions:

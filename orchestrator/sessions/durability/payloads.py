@@ -6,9 +6,10 @@ the rule with its seed, and the limits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from types import MappingProxyType
 from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -33,6 +34,8 @@ from slipstream.sampling.outcome import TokenLogprobs
 
 PayloadT = TypeVar("PayloadT")
 
+_NO_METADATA: Mapping[str, str] = MappingProxyType({})
+
 
 @dataclass(frozen=True, slots=True)
 class SessionPayload:
@@ -41,6 +44,7 @@ class SessionPayload:
     system: str | None
     clock: datetime
     settings: GenerationSettings
+    metadata: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +104,11 @@ def _read(kind: TypeAdapter[PayloadT], payload: str) -> PayloadT:
         raise UnreadableError(f"this version cannot read what is stored of the session: {where}") from error
 
 
-def session_payload(session: Session, system: str | None, settings: GenerationSettings) -> str:
+def session_payload(
+    session: Session, system: str | None, settings: GenerationSettings, metadata: Mapping[str, str] = _NO_METADATA
+) -> str:
     """Return the payload of a new session's row."""
-    return _SESSION.dump_json(SessionPayload(system, session.clock, settings)).decode()
+    return _SESSION.dump_json(SessionPayload(system, session.clock, settings, dict(metadata))).decode()
 
 
 def new_session_row(
@@ -116,6 +122,7 @@ def new_session_row(
     principal: str,
     choice: int = 0,
     listed: bool = True,
+    metadata: Mapping[str, str] = _NO_METADATA,
 ) -> SessionRow:
     """Return the row of a session to create. ``created`` is in seconds since the epoch."""
     moment = round(created * 1e6)
@@ -130,7 +137,7 @@ def new_session_row(
         fingerprint=name.fingerprint,
         choice=choice,
         target="",
-        payload=session_payload(session, system, settings),
+        payload=session_payload(session, system, settings, metadata),
         message_count=len(session.messages),
         principal=principal,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from orchestrator.sessions.conversation.settings import GenerationSettings
@@ -21,6 +22,8 @@ class StoredSession:
     """False for a generation's session, which no list shows."""
     principal: str = ""
     """The principal that owns it."""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    """Texts by key that its creator keeps with it."""
     is_deleted: bool = False
     """True if the row is deleted, or about to be."""
     notes_progress: bool = False

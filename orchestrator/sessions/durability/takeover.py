@@ -155,7 +155,8 @@ async def rebuild_session(row: SessionRow, turns: Sequence[StoredTurn], pair: Pa
 
 def _rebuild_session(row: SessionRow, turns: Sequence[StoredTurn], pair: Pair) -> TakenOver:
     session, payload, records = restored(row, turns, pair.codec)
-    stored = StoredSession(row, payload.settings, row.created / 1e6, row.last_active / 1e6, row.listed, row.principal)
+    created, active = row.created / 1e6, row.last_active / 1e6
+    stored = StoredSession(row, payload.settings, created, active, row.listed, row.principal, payload.metadata)
     record = SessionRecord(session, stored, pair.rounds.open(row.id))
     for ended in records:
         record.turns.add(ended)

@@ -198,7 +198,8 @@ class ChatStream:
             self._record = await self._sessions.create(command.session)
             return SessionOpened(self._record)
         asked = command.session
-        for name, value in (("system", asked.system), ("template_time", asked.clock)):
+        given = (("system", asked.system), ("template_time", asked.clock), ("metadata", asked.metadata or None))
+        for name, value in given:
             if value is not None:
                 what = "must not be set when a session is resumed: it has its own"
                 raise InvalidFieldsError([FieldViolation(f"start.{name}", what)])

@@ -62,9 +62,16 @@ class Creation:
         session = Session(secrets.token_hex(8), pair.codec, new.clock or self._loaded.now(), new.system)
         now, owner_id = self._loaded.now().timestamp(), self._ownership.me.id
         row = new_session_row(
-            session, owner_id, new.name, new.settings, now, system=new.system, principal=new.caller.name
+            session,
+            owner_id,
+            new.name,
+            new.settings,
+            now,
+            system=new.system,
+            principal=new.caller.name,
+            metadata=new.metadata,
         )
-        stored = StoredSession(row, new.settings, now, now, principal=new.caller.name)
+        stored = StoredSession(row, new.settings, now, now, principal=new.caller.name, metadata=new.metadata)
         record = SessionRecord(session, stored, pair.rounds.open(session.id))
         written = await self._tasks.run_to_completion(self._write(record, row, new.caller))
         return (await self._eviction.loaded_of_request(new.name, written))[0]

@@ -326,6 +326,7 @@ class Sessions:
         record = self._loaded.find(row.id)
         if record is not None and record.stored.is_owned_as(row):
             return record.summary
+        payload = session_payload_of(row)
         return SessionSummary(
             row.id,
             row.created,
@@ -334,5 +335,6 @@ class Sessions:
             row.token_count,
             row.message_count,
             row.running_turn,
-            session_payload_of(row).clock,
+            payload.clock,
+            payload.metadata,
         )

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any
@@ -134,19 +134,21 @@ class Client:
         system: str | None = None,
         settings: Settings | None = None,
         template_time: datetime | None = None,
+        metadata: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> Session:
         """Begin a new session, or resume the one with ``session_id``. PeerError if it is unknown or
         has expired.
 
-        For a resumed session, ``settings`` lie over its own and under a message's, and ``system``
-        and ``template_time`` must be left out. The session uses SendMessage and WatchTurn rather
+        ``metadata`` is kept with a new session, as in `create_session`. For a resumed session,
+        ``settings`` lie over its own and under a message's, and ``system``, ``template_time`` and
+        ``metadata`` must be left out. The session uses SendMessage and WatchTurn rather
         than the Chat stream: no stream stays open between messages, and a lost one is watched on.
         The Chat stream is at ``stub.Chat``.
         """
         if session_id is None:
-            return self.create_session(system, settings, template_time, timeout=timeout)
-        requests.check_resumed(system, template_time)
+            return self.create_session(system, settings, template_time, metadata=metadata, timeout=timeout)
+        requests.check_resumed(system, template_time, metadata)
         return self._session(session_id, settings, timeout)
 
     def create_session(
@@ -156,14 +158,16 @@ class Client:
         template_time: datetime | None = None,
         request_id: str | None = None,
         *,
+        metadata: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> Session:
         """Create a session to send messages to. ``settings`` are those of all its turns.
+        ``metadata`` is kept with it, such as a title: at most 16 entries.
 
         The same ``request_id`` again gives the session that is there. It is unique among all
         requests of one token, its users' together. Left out, it is random.
         """
-        request = requests.create_session(system, settings, template_time, request_id)
+        request = requests.create_session(system, settings, template_time, request_id, metadata)
         created = self._connection.call(self.stub.CreateSession, request, self._connection.attempts(timeout))
         return Session(self._connection, SessionInfo.from_message(created.session))
 
