@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from gateway import chat_completions, completions, models, probes, tokenization
-from gateway.errors import install_handlers
+from gateway.errors import ErrorBody, install_handlers
 from gateway.gateway import Gateway
 from gateway.limits import BodyLimit
 from gateway.settings import GatewaySettings
@@ -37,6 +37,7 @@ def create_app(settings: GatewaySettings) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,  # its page takes scripts from elsewhere
         redoc_url=None,
+        responses={status: {"model": ErrorBody, "description": "an error"} for status in ("4XX", "5XX")},
     )
     for endpoint in ENDPOINTS:
         app.include_router(endpoint.router)

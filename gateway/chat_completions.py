@@ -18,7 +18,7 @@ from gateway.errors import ApiError
 from gateway.fields import COMMON_REFUSALS, Fields, GenerationFields, Refusal
 from gateway.gateway import Caller, Model, gateway_of
 from gateway.logprobs import chat_logprobs
-from gateway.responding import respond
+from gateway.responding import STREAMED, respond
 from gateway.usage import usage_of
 from slipstream.client import Delta, Result, Structure
 
@@ -214,7 +214,7 @@ class ChatForm:
         }
 
 
-@router.post("/v1/chat/completions")
+@router.post("/v1/chat/completions", responses=STREAMED)
 async def create_chat_completion(asked: ChatRequest, request: Request, caller: Caller) -> Response:
     """Answer a conversation."""
     gateway = gateway_of(request)

@@ -16,7 +16,7 @@ from gateway.answers import Answers, finish_reason
 from gateway.fields import COMMON_REFUSALS, GenerationFields, Refusal
 from gateway.gateway import Caller, Model, gateway_of
 from gateway.logprobs import CompletionLogprobs, joined
-from gateway.responding import respond
+from gateway.responding import STREAMED, respond
 from gateway.usage import usage_of
 from slipstream.client import AsyncClient, Delta, Result, TokenLogprobs
 
@@ -157,7 +157,7 @@ class CompletionForm:
         }
 
 
-@router.post("/v1/completions")
+@router.post("/v1/completions", responses=STREAMED)
 async def create_completion(asked: CompletionRequest, request: Request, caller: Caller) -> Response:
     """Continue one or several prompts."""
     settings = asked.settings(

@@ -10,6 +10,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
@@ -60,6 +61,21 @@ _FIELDS: Sequence[tuple[str, str]] = (
     (r"^token_ids", "tokens"),
 )
 """Patterns in the names of the contract's fields, and what takes their place in OpenAI's names."""
+
+
+class ErrorDetails(BaseModel):
+    """An error, for the OpenAPI document."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorBody(BaseModel):
+    """The body of a response with an error, for the OpenAPI document."""
+
+    error: ErrorDetails
 
 
 class ApiError(Exception):

@@ -13,6 +13,11 @@ from gateway.gateway import gateway_of
 from gateway.streaming import EventStream
 from slipstream.client import Result
 
+STREAMED: dict[int | str, dict[str, Any]] = {
+    200: {"description": "the answer, or with `stream` its chunks", "content": {"text/event-stream": {}}}
+}
+"""Responses of an endpoint that may stream, for the OpenAPI document."""
+
 
 class Form(Protocol):
     """The form in which an endpoint writes answers."""

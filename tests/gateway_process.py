@@ -19,7 +19,7 @@ _START_SECONDS = 60
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the gateway answered to a plain HTTP request."""
+    """An answer of the gateway to a plain HTTP request. A body that is no JSON is a text."""
 
     status: int
     headers: Mapping[str, str]
@@ -51,7 +51,9 @@ class GatewayProcess:
             connection.request(method, path, content, {"content-type": "application/json", **(headers or {})})
             response = connection.getresponse()
             lower = {name.lower(): value for name, value in response.getheaders()}
-            return Answer(response.status, lower, json.loads(response.read()))
+            received = response.read()
+            is_json = lower["content-type"].startswith("application/json")
+            return Answer(response.status, lower, json.loads(received) if is_json else received.decode())
         finally:
             connection.close()
 

@@ -261,7 +261,9 @@ def test_nothing_stays_of_answers_that_were_given(api: openai.OpenAI, grpc_clien
 def test_health_version_and_the_openapi_document(gateway: GatewayProcess) -> None:
     assert gateway.send("/health").status == 200
     assert gateway.send("/version").body == {"version": VERSION}
-    assert "/v1/chat/completions" in gateway.send("/openapi.json").body["paths"]
+    responses = gateway.send("/openapi.json").body["paths"]["/v1/chat/completions"]["post"]["responses"]
+    assert responses.keys() == {"200", "4XX", "5XX"}
+    assert responses["200"]["content"].keys() == {"application/json", "text/event-stream"}
 
 
 def test_a_token_that_is_malformed_is_refused(gateway: GatewayProcess) -> None:

@@ -30,6 +30,7 @@ SERVICES = (
     "grpc_reflection",
 )
 ORCHESTRATOR = ("jinja2",)
+GATEWAY = ("fastapi", "uvicorn")
 
 
 class Installation:
@@ -82,6 +83,7 @@ def test_a_remote_orchestrator_is_talked_to_without_any_extra(client_only: Insta
         (["verifier_service", "--model", "embedded"], COMPILED, "verifier: {}[compiled]'"),
         (["draft_service", "--model", "embedded"], SERVICES, "draft: {}[compiled]'"),
         (["orchestrator"], SERVICES, "orchestrator: {}[orchestrator]'"),
+        (["gateway"], GATEWAY, "gateway: {}[gateway]'"),
     ],
 )
 def test_what_needs_an_extra_says_how_to_install_it(
@@ -98,6 +100,13 @@ def test_the_orchestrator_needs_nothing_that_hosts_models(tmp_path: Path) -> Non
     assert "--verifier" in installation.run(sys.executable, "-m", "orchestrator", "--help").stdout
     alone = "import orchestrator.processes.process, orchestrator.processes.supervisor"
     assert installation.run(sys.executable, "-c", alone).stderr == ""
+
+
+def test_the_gateway_needs_nothing_that_the_services_bring_alone(tmp_path: Path) -> None:
+    services = ("numpy", "tokenizers", "llguidance", "opentelemetry.sdk", "grpc_channelz", "grpc_reflection")
+    installation = Installation(tmp_path, TORCH + COMPILED + services + ORCHESTRATOR)
+    assert "--orchestrator" in installation.run(sys.executable, "-m", "gateway", "--help").stdout
+    assert installation.run(sys.executable, "-c", "import gateway.serving").stderr == ""
 
 
 PROJECT = """
