@@ -24,15 +24,17 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from slipstream.cli.model_arguments import ARITHMETIC, EMBEDDED
-from slipstream.compilation import PROGRESS
 from slipstream.errors import SlipstreamError
 from slipstream.interpreter import module_command
 from slipstream.reasons import Reason
 from slipstream.rpc.channel import CHANNEL_OPTIONS
+from slipstream.stages import last_stage
 
 _POLL_SECONDS = 0.05
 _START_SECONDS = 300.0
 """A large model takes minutes to load, and a small one on a busy machine as long."""
+_QUIET_SECONDS = 1.0
+"""A start that takes no longer is not worth a line."""
 _PORTS = range(18000, 30000)
 """Below what the kernel gives to outgoing connections: a service that is started again must find
 its port free."""
@@ -175,10 +177,9 @@ class Service:
         """The last lines the service wrote."""
         return "\n".join(f"  {line}" for line in self._lines()[-line_count:])
 
-    def progress(self) -> str:
-        """Return how far the service has compiled, if that is what it does now; else nothing."""
-        last = self._lines()[-1:]
-        return "".join(line[line.index(PROGRESS) :] for line in last if PROGRESS in line)
+    def stage(self) -> str:
+        """Return what the service does before it serves, and how far it is, by its log."""
+        return last_stage(self._lines()) or "starting"
 
     def _lines(self) -> list[str]:
         return self.log.read_text(errors="replace").splitlines()
@@ -199,8 +200,10 @@ def wait_until_healthy(
     services: Sequence[Service], timeout: float, report: Callable[[str], None] = lambda _: None
 ) -> None:
     """Poll several services until each is healthy. ServiceFailedError as soon as one ends, or when
-    time runs out. ``report`` is told how far they have compiled, whenever that changes."""
-    deadline = time.monotonic() + timeout
+    time runs out. ``report`` is told the stage of the first one that is not healthy, whenever that
+    changes."""
+    begun = time.monotonic()
+    deadline = begun + timeout
     reported = ""
     with ExitStack() as stack:
         waiting = {service: _health_of(service, stack) for service in services}
@@ -211,13 +214,13 @@ def wait_until_healthy(
             waiting = {service: stub for service, stub in waiting.items() if not _is_serving(stub)}
             if not waiting:
                 return
-            progress = next((words for service in waiting if (words := service.progress())), "")
-            if progress not in ("", reported):
-                report(reported := progress)
+            first = next(iter(waiting))
+            stage = f"{first.name}: {first.stage()}"
+            if stage != reported and time.monotonic() >= begun + _QUIET_SECONDS:
+                report(reported := stage)
             if time.monotonic() >= deadline:
-                late = next(iter(waiting))
                 raise ServiceFailedError(
-                    f"the {late.name} service is not healthy after {timeout:g} s:\n{late.log_tail()}"
+                    f"the {first.name} service is not healthy after {timeout:g} s:\n{first.log_tail()}"
                 )
             time.sleep(_POLL_SECONDS)
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
 from slipstream.cli.ending import fail, progress, refusals
 from slipstream.cli.listen_addresses import refuse_busy
 from slipstream.cli.local import LocalServices, PairSettings
@@ -34,23 +36,27 @@ def serving(
         if settings.draft:
             refuse_wrong_model("--draft", settings.draft)
         refuse_busy(listening)
-    status = progress.status("starting the services")
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with Progress(*columns, console=progress, transient=True, disable=not progress.is_terminal) as waiting:
+        task = waiting.add_task("starting the services")
 
-    def say(text: str) -> None:
-        if progress.is_terminal:
-            status.update(text)
-        else:
-            progress.print(text, soft_wrap=True)
+        def say(text: str) -> None:
+            waiting.update(task, description=text)
+            if not progress.is_terminal:
+                progress.print(text, soft_wrap=True, highlight=False)
 
-    services = LocalServices(settings, orchestrator=orchestrator, verifier=verifier, draft=draft, report=say)
-    try:
-        with status:
+        services = LocalServices(settings, orchestrator=orchestrator, verifier=verifier, draft=draft, report=say)
+        try:
             services.__enter__()
-    except SlipstreamError as error:
-        fail(str(error))
+        except SlipstreamError as error:
+            refusal = str(error)
+        else:
+            refusal = ""
+    if refusal:
+        fail(refusal)
     try:
         yield services
     finally:
         if progress.is_terminal:
-            progress.print("stopping the services")
+            progress.print("stopping the services; running turns may end first")
         services.stop()

@@ -93,14 +93,15 @@ def directory_of(name: str, *, weights: bool, trust: Trust = NO_TRUST) -> Path:
         )
     if not can_be_hub_id(name):
         raise UnsupportedModelError(_NO_DIRECTORY.format(name))
-    from huggingface_hub import snapshot_download  # this import takes a fifth of a second; a directory needs none
-    from huggingface_hub.errors import LocalEntryNotFoundError
+    from huggingface_hub.errors import LocalEntryNotFoundError  # this import takes a fifth of a second
+
+    from slipstream.engine.hub_download import download
 
     patterns = [*_SMALL_FILES, *(_CODE_FILES if trust.code else ())]
     if weights:
         patterns += [*_WEIGHT_FILES, *(_PICKLE_FILES if trust.pickle else ())]
     try:
-        return Path(snapshot_download(name, allow_patterns=patterns, ignore_patterns="*/*"))
+        return download(name, patterns)
     except LocalEntryNotFoundError as error:
         why = "and no such model in the hub's cache here (the hub cannot be reached, or HF_HUB_OFFLINE is set)"
         raise UnsupportedModelError(f"no model directory at {name}, {why}") from error

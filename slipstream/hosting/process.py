@@ -35,6 +35,7 @@ from slipstream.hosting.tokenizer_json import TOKENIZER_FILE
 from slipstream.rpc.server import Server
 from slipstream.sampling.choose import warm as warm_choosing
 from slipstream.sampling.structure_compiler import StructureCompiler
+from slipstream.stages import LOADING, WARMING
 from slipstream.structures.trials import StructureTrials
 from slipstream.telemetry.exposition import Exposition
 from slipstream.telemetry.logs import configure_logging
@@ -111,11 +112,12 @@ async def _host(
     gate = RefusesWhileLoading()
     server.grpc.add_generic_rpc_handlers((gate,))
     port = await server.start()
-    log.info("listening on port %d; loading the model", port)
+    log.info("listening on port %d; %s", port, LOADING)
 
     def load() -> Engine:  # runs on the model thread, as all computation does
         resume_collection()  # a model may have reference cycles as large as itself
         engine = _load(settings, name, kind.exact)
+        log.info(WARMING)
         warm_choosing()
         refuse_tokens_without_rows(tokenizer, engine.model.vocabulary_size, name)
         step_times.extend(engine.profile(kind.profile_seconds))

@@ -8,6 +8,7 @@ from slipstream.cli import local
 from slipstream.cli.local import LocalServices, PairSettings, Service, is_small
 from slipstream.compilation import PROGRESS
 from slipstream.hosting.tokenizer_files import embedded_directory
+from slipstream.stages import DOWNLOADING, LOADING, LOOKING, WARMING
 
 LARGE = 2**26 + 1
 
@@ -45,12 +46,20 @@ def test_a_small_draft_has_one_thread_beside_its_target(
     assert ("--threads" in told[0]) == is_one
 
 
-def test_a_service_tells_how_far_it_has_compiled_and_nothing_once_it_loads(tmp_path: Path) -> None:
+def test_a_service_tells_the_stage_of_its_start_and_how_far_it_is(tmp_path: Path) -> None:
     service = Service.__new__(Service)
     service.log = tmp_path / "log"
-    seen = []
-    for line in ("listening", f"12:00:01 INFO {PROGRESS}: 1 of 4", f"12:00:09 INFO {PROGRESS}: 4 of 4", "loaded"):
+    service.log.touch()
+    assert service.stage() == "starting"
+    stages = [
+        f"{LOOKING} org/name",
+        f"{DOWNLOADING} org/name: 1.5 of 4.4 GB",
+        LOADING,
+        f"{PROGRESS}: 1 of 4",
+        f"{PROGRESS}: 4 of 4",
+        WARMING,
+    ]
+    for stage in stages:
         with service.log.open("a") as log:
-            print(line, file=log)
-        seen.append(service.progress())
-    assert seen == ["", f"{PROGRESS}: 1 of 4", f"{PROGRESS}: 4 of 4", ""]
+            print(f"12:00:01 verifier INFO {stage}\n12:00:02 verifier INFO another line", file=log)
+        assert service.stage() == stage

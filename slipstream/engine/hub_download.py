@@ -1,0 +1,52 @@
+"""Download of a model's files from the hub, with log lines about how far it is."""
+
+from __future__ import annotations
+
+import io
+import logging
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import snapshot_download
+from tqdm.auto import tqdm
+
+from slipstream.stages import DOWNLOADING, LOOKING
+
+log = logging.getLogger(__name__)
+
+_TELL_SECONDS = 1.0
+"""Seconds from one line about a download to the next."""
+
+
+def download(name: str, patterns: Sequence[str]) -> Path:
+    """Return the directory of the hub's cache with a model's files of these patterns, after the hub
+    was asked. The hub's errors are raised unchanged."""
+    log.info("%s %s", LOOKING, name)
+
+    class Told(_ToldDownload):
+        model = name
+
+    return Path(snapshot_download(name, allow_patterns=[*patterns], ignore_patterns="*/*", tqdm_class=Told))
+
+
+class _ToldDownload(tqdm):  # type: ignore[misc]
+    """A progress bar that logs lines instead of drawing: a service's log is no terminal."""
+
+    model = ""
+    monitor_interval = 0  # no thread that redraws
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._next_line = 0.0
+        quiet = {"file": io.StringIO(), "disable": False, "mininterval": 0, "miniters": 1}
+        super().__init__(*args, **{**options, **quiet})
+
+    def display(self, msg: str | None = None, pos: int | None = None) -> None:
+        """Log how many bytes have come, unless a line was logged just now."""
+        now = time.monotonic()
+        if self.unit != "B" or not self.total or not self.n or (now < self._next_line and self.n < self.total):
+            return
+        self._next_line = now + _TELL_SECONDS
+        unit, size = ("GB", 1e9) if self.total >= 1e9 else ("MB", 1e6)
+        log.info("%s %s: %.1f of %.1f %s", DOWNLOADING, self.model, self.n / size, self.total / size, unit)
