@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import sqlite3
 import subprocess
 import sys
 import time
@@ -56,6 +58,15 @@ class GatewayProcess:
             return Answer(response.status, lower, json.loads(received) if is_json else received.decode())
         finally:
             connection.close()
+
+
+def stored_sessions(store: str) -> int:
+    """Return the number of sessions in a SQLite store: also those of all answers that were not
+    deleted."""
+    with contextlib.closing(sqlite3.connect(store)) as database:
+        (count,) = database.execute("SELECT count(*) FROM sessions").fetchone()
+    assert isinstance(count, int)
+    return count
 
 
 @contextmanager

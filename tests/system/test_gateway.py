@@ -15,7 +15,7 @@ from slipstream.cli.local import LocalServices, PairSettings
 from slipstream.client import Client, Settings
 from slipstream.version import VERSION
 from tests.either_client import until
-from tests.gateway_process import GatewayProcess, gateway_process
+from tests.gateway_process import GatewayProcess, gateway_process, stored_sessions
 
 MODEL = "embedded-target"
 QUESTION = "What does os.path.join do?"
@@ -27,8 +27,9 @@ pytestmark = pytest.mark.essential
 
 
 @pytest.fixture(scope="module")
-def services() -> Iterator[LocalServices]:
-    with LocalServices(PairSettings()) as local:
+def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServices]:
+    store = tmp_path_factory.mktemp("store") / "sessions.db"
+    with LocalServices(PairSettings(store=str(store))) as local:
         yield local
 
 
@@ -251,11 +252,16 @@ def test_tokenize_and_detokenize_are_grpcs(gateway: GatewayProcess, grpc_client:
     assert gateway.send("/tokenize", {}).error["param"] == "prompt"
 
 
-def test_nothing_stays_of_answers_that_were_given(api: openai.OpenAI, grpc_client: Client) -> None:
+def test_nothing_stays_of_answers_that_were_given(
+    services: LocalServices, api: openai.OpenAI, grpc_client: Client
+) -> None:
+    grpc_client.answer([("user", QUESTION)], SAMPLED).wait()
+    before = stored_sessions(services.settings.store)
+    assert before > 0  # or a count of nothing would prove nothing
     api.chat.completions.create(model=MODEL, messages=MESSAGES, n=2, max_tokens=5)
     for _ in api.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=5, stream=True):
         pass
-    until(lambda: grpc_client.status().processes[0].session_count == 0)
+    until(lambda: stored_sessions(services.settings.store) == before)
 
 
 def test_health_version_and_the_openapi_document(gateway: GatewayProcess) -> None:

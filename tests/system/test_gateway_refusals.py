@@ -16,7 +16,7 @@ from slipstream.bearer_tokens import make_token
 from slipstream.cli.local import LocalServices, PairSettings, free_address
 from slipstream.client import Client
 from tests.either_client import until
-from tests.gateway_process import GatewayProcess, gateway_process
+from tests.gateway_process import GatewayProcess, gateway_process, stored_sessions
 from tests.system.conftest import PAPER_PAIR
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -36,6 +36,13 @@ def services() -> Iterator[LocalServices]:
 def gateway(services: LocalServices) -> Iterator[GatewayProcess]:
     with gateway_process(services.orchestrator_address, "--idle-seconds", "2") as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def lasting_services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServices]:
+    store = tmp_path_factory.mktemp("store") / "sessions.db"
+    with LocalServices(dataclasses.replace(PAPER_PAIR, store=str(store))) as local:
+        yield local
 
 
 def chat(**fields: Any) -> dict[str, Any]:
@@ -164,10 +171,11 @@ def lasting(gateway: GatewayProcess, *, stream: bool) -> Iterator[socket.socket]
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
-def test_a_caller_that_leaves_ends_its_turn(paper: LocalServices, stream: bool) -> None:
+def test_a_caller_that_leaves_ends_its_turn(lasting_services: LocalServices, stream: bool) -> None:
+    address = lasting_services.orchestrator_address
     with (
-        gateway_process(paper.orchestrator_address, "--model-name", "lasting") as gateway,
-        Client(paper.orchestrator_address) as client,
+        gateway_process(address, "--model-name", "lasting") as gateway,
+        Client(address) as client,
     ):
 
         def status() -> Any:
@@ -176,11 +184,12 @@ def test_a_caller_that_leaves_ends_its_turn(paper: LocalServices, stream: bool) 
         before = status().generated_token_count
         with lasting(gateway, stream=stream) as connection:
             until(lambda: status().running_turn_count == 1)
+            assert stored_sessions(lasting_services.settings.store) == 1
             if stream:
                 assert b"data: " in connection.recv(4096) + connection.recv(4096)
         until(lambda: status().running_turn_count == 0)
         assert status().generated_token_count - before < LASTING_TOKENS
-        until(lambda: status().session_count == 0)
+        until(lambda: stored_sessions(lasting_services.settings.store) == 0)
 
 
 def test_tokens_are_passed_on_and_limits_come_back(tmp_path: Path) -> None:
