@@ -74,7 +74,7 @@ class GatewaySettings(BaseSettings):
         files.pair()
         if not self.tls_certificate and not self.insecure and not stays_here(self.address):
             raise PlaintextError(
-                f"--address {self.address} is not loopback, and anyone on the network could read plaintext: give "
+                f"--address {self.address} is not on loopback, and anyone on the network could read plaintext: give "
                 "--tls-certificate and --tls-key, or --insecure on a private network"
             )
         return files
@@ -96,7 +96,7 @@ class GatewaySettings(BaseSettings):
             raise FileError("--orchestrator-tls-ca is needed beside --orchestrator-tls-certificate")
         if not self.insecure and not stays_here(self.orchestrator):
             raise PlaintextError(
-                f"--orchestrator {self.orchestrator} is not loopback, and anyone on the network could read plaintext: give "
+                f"--orchestrator {self.orchestrator} is not on loopback, and anyone on the network could read plaintext: give "
                 "--orchestrator-tls-ca, or --insecure on a private network"
             )
         return None

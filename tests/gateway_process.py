@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import sqlite3
+import ssl
 import subprocess
 import sys
 import time
@@ -41,13 +42,18 @@ class GatewayProcess:
 
     address: str
     process: subprocess.Popen[bytes]
+    tls: ssl.SSLContext | None = None
 
     def send(
         self, path: str, body: bytes | Mapping[str, Any] | None = None, headers: Mapping[str, str] | None = None
     ) -> Answer:
         """Send a request, with POST if it has a body. Mappings are sent as JSON."""
         content = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-        connection = http.client.HTTPConnection(self.address, timeout=60)
+        connection = (
+            http.client.HTTPConnection(self.address, timeout=60)
+            if self.tls is None
+            else http.client.HTTPSConnection(self.address, timeout=60, context=self.tls)
+        )
         try:
             method = "GET" if content is None else "POST"
             connection.request(method, path, content, {"content-type": "application/json", **(headers or {})})
@@ -70,12 +76,13 @@ def stored_sessions(store: str) -> int:
 
 
 @contextmanager
-def gateway_process(orchestrator: str, *flags: str) -> Iterator[GatewayProcess]:
-    """A gateway in front of an orchestrator, which has answered once."""
+def gateway_process(orchestrator: str, *flags: str, tls: ssl.SSLContext | None = None) -> Iterator[GatewayProcess]:
+    """A gateway in front of an orchestrator, which has answered once. ``tls`` trusts its
+    certificate."""
     address = free_address()
     command = [sys.executable, "-P", "-m", "gateway", "--orchestrator", orchestrator, "--address", address]
     process = subprocess.Popen([*command, *flags, "--log-level", "WARNING"])
-    running = GatewayProcess(address, process)
+    running = GatewayProcess(address, process, tls)
     try:
         deadline = time.monotonic() + _START_SECONDS
         while not _answers(running):

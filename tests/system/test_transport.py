@@ -4,6 +4,7 @@ start."""
 from __future__ import annotations
 
 import json
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,7 @@ from slipstream.cli.local import LocalServices, Service, free_address
 from slipstream.client import Client, Settings
 from slipstream.rpc.channel import CHANNEL_OPTIONS
 from slipstream.wire.v1 import model_pb2, model_pb2_grpc
+from tests.gateway_process import gateway_process
 from tests.system.conftest import PAPER_PAIR, wait_for_health
 
 SLIPSTREAM = [sys.executable, "-m", "slipstream.cli"]
@@ -96,6 +98,20 @@ def test_the_text_is_the_same_by_mutual_tls_and_tokens_and_in_plaintext(secured:
     assert "ERROR" not in log and "refuses" not in log
 
 
+@pytest.mark.essential
+def test_a_gateway_gets_in_with_a_certificate_and_shows_its_own(secured: Secured, tmp_path: Path) -> None:
+    shown = secured.clients.issue("gateway")
+    authority = Authority(tmp_path, "browsers")
+    flags = ["--orchestrator-tls-ca", secured.clients.file, *shown.flags("orchestrator-tls")]
+    flags += [*authority.issue("gateway").flags("tls"), "--model-name", "paper"]
+    trusting = ssl.create_default_context(cafile=authority.file)
+    body = {"model": "paper", "prompt": PROMPTS[0], "max_tokens": 40, "seed": 7, "temperature": 0.8}
+    with gateway_process(secured.services["orchestrator"].address, *flags, tls=trusting) as gateway:
+        answer = gateway.send("/v1/completions", {**body, "return_token_ids": True})
+    with Client(secured.services["orchestrator"].address, credentials=secured.trust()) as client:
+        assert answer.body["choices"][0]["token_ids"] == texts(client)[0]
+
+
 def test_commands_get_in_with_a_certificate_and_not_without(secured: Secured) -> None:
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([*SLIPSTREAM, *arguments], capture_output=True, text=True, timeout=60)
@@ -135,6 +151,9 @@ def test_each_service_refuses_in_one_line_what_it_could_not_keep_safe(tmp_path: 
         ("orchestrator", public, "orchestrator: --address 0.0.0.0:0 is not on loopback"),
         ("orchestrator", not_its_key, f"orchestrator: --tls-key {other.key} is not the key of"),
         ("orchestrator", abroad, "orchestrator: --peer-token-file would go to gpu-node:1 in plaintext"),
+        ("gateway", public, "gateway: --address 0.0.0.0:0 is not on loopback"),
+        ("gateway", ["--orchestrator", "gpu-node:1"], "gateway: --orchestrator gpu-node:1 is not on loopback"),
+        ("gateway", not_its_key[:4], f"gateway: --tls-key {other.key} is not the key of"),
         ("slipstream.cli", ["up", "--draft-address", "0.0.0.0:1"], "slipstream: --draft-address 0.0.0.0:1 is not on"),
     ]
     with ExitStack() as stack:
