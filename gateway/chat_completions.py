@@ -16,7 +16,7 @@ from starlette.responses import Response
 from gateway.answers import Answers, finish_reason
 from gateway.errors import ApiError
 from gateway.fields import COMMON_REFUSALS, Fields, GenerationFields, Refusal
-from gateway.gateway import Caller, Model, gateway_of
+from gateway.gateway import Caller, Model, fingerprint_of, gateway_of
 from gateway.logprobs import chat_logprobs
 from gateway.responding import STREAMED, respond
 from gateway.usage import usage_of
@@ -169,7 +169,12 @@ class ChatForm:
     def whole(self, results: Sequence[Result]) -> dict[str, Any]:
         """Return the body of a response."""
         choices = [self._choice(index, result) for index, result in enumerate(results)]
-        return {**self._head("chat.completion"), "choices": choices, "usage": usage_of(results, self.asked.n)}
+        return {
+            **self._head("chat.completion"),
+            "system_fingerprint": fingerprint_of(results[0].weights_fingerprint, results[0].sampling_version),
+            "choices": choices,
+            "usage": usage_of(results, self.asked.n),
+        }
 
     async def chunks(self, answers: Answers) -> AsyncIterator[dict[str, Any]]:
         """Yield the chunks of a stream."""

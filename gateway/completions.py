@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from gateway.answers import Answers, finish_reason
 from gateway.fields import COMMON_REFUSALS, GenerationFields, Refusal
-from gateway.gateway import Caller, Model, gateway_of
+from gateway.gateway import Caller, Model, fingerprint_of, gateway_of
 from gateway.logprobs import CompletionLogprobs, joined
 from gateway.responding import STREAMED, respond
 from gateway.usage import usage_of
@@ -91,7 +91,12 @@ class CompletionForm:
             logprobs = self._logprobs(writer, result.logprobs, prompt)
             text = echoed + result.text
             choices.append(self._choice(index, text, logprobs, finish_reason(result), result.token_ids))
-        return {**self._head(), "choices": choices, "usage": usage_of(results, self.asked.n)}
+        return {
+            **self._head(),
+            "system_fingerprint": fingerprint_of(results[0].weights_fingerprint, results[0].sampling_version),
+            "choices": choices,
+            "usage": usage_of(results, self.asked.n),
+        }
 
     async def chunks(self, answers: Answers) -> AsyncIterator[dict[str, Any]]:
         """Yield the chunks of a stream."""

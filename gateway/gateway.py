@@ -44,6 +44,12 @@ class Model:
             )
 
 
+def fingerprint_of(weights: str, sampling_version: int) -> str:
+    """Return OpenAI's system_fingerprint: the same one, prompt, parameters and seed give the same
+    text."""
+    return f"{weights[:16]}-{sampling_version}"
+
+
 class Gateway:
     """The state of the application."""
 
@@ -72,7 +78,7 @@ class Gateway:
         """Return the model that is served. PeerError if the orchestrator does not say."""
         if self._model is None or time.monotonic() > self._model_until:
             target = (await caller.server_info()).target
-            fingerprint = f"{target.weights_fingerprint[:16]}-{target.sampling_version}"
+            fingerprint = fingerprint_of(target.weights_fingerprint, target.sampling_version)
             name = self._model_name or target.name.rstrip("/").rpartition("/")[2]
             self._model = Model(name, target.context_length, fingerprint)
             self._model_until = time.monotonic() + _MODEL_SECONDS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import sys
 
 import uvicorn
@@ -18,18 +19,17 @@ log = logging.getLogger("gateway")
 def serve(settings: GatewaySettings) -> None:
     """Serve until SIGTERM or SIGINT. Exits with one line if the settings are wrong."""
     logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    host, _, port = settings.address.rpartition(":")
+    if not host or not port.isdecimal():
+        sys.exit(f"gateway: --address must be host:port, but is {settings.address!r}")
     try:
         files = settings.tls_files()
         app = create_app(settings)
     except SlipstreamError as error:
         sys.exit(f"gateway: {error}")
-    host, _, port = settings.address.rpartition(":")
-    if not host or not port.isdecimal():
-        sys.exit(f"gateway: --address must be host:port, but is {settings.address!r}")
+    listening = _listen(host, int(port))
     config = uvicorn.Config(
         app,
-        host=host.strip("[]"),
-        port=int(port),
         http=IdleLimitedProtocol,
         ws="none",
         log_config=None,
@@ -41,8 +41,15 @@ def serve(settings: GatewaySettings) -> None:
         ssl_certfile=files.certificate or None,
         ssl_keyfile=files.key or None,
     )
-    server = uvicorn.Server(config)
-    socket = config.bind_socket()
     scheme = "https" if files.certificate else "http"
-    log.info("OpenAI's API at %s://%s:%s/v1", scheme, host, socket.getsockname()[1])
-    server.run(sockets=[socket])
+    log.info("OpenAI's API at %s://%s:%d/v1", scheme, host, listening.getsockname()[1])
+    uvicorn.Server(config).run(sockets=[listening])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens. Exits with one line if that is not possible."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host.strip("[]"), port), family=family, backlog=2048)
+    except (OSError, OverflowError) as error:
+        sys.exit(f"gateway: --address {host}:{port} cannot be listened on: {error}")

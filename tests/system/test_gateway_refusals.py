@@ -4,6 +4,8 @@ format. What a caller begins and leaves is cancelled."""
 from __future__ import annotations
 
 import dataclasses
+import json
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -165,7 +167,10 @@ def lasting(gateway: GatewayProcess, *, stream: bool) -> Iterator[socket.socket]
     body = f'{{"model":"lasting","prompt":[10,20,30],"max_tokens":{LASTING_TOKENS},"speculation":"off",'
     body += f'"return_token_ids":true,"stream":{str(stream).lower()}}}'
     head = f"POST {COMPLETIONS} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
-    with socket.create_connection(address_of(gateway), timeout=60) as connection:
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # so that the gateway has to wait for reads
+        connection.settimeout(60)
+        connection.connect(address_of(gateway))
         connection.sendall((head + body).encode())
         yield connection
 
@@ -190,6 +195,25 @@ def test_a_caller_that_leaves_ends_its_turn(lasting_services: LocalServices, str
         until(lambda: status().running_turn_count == 0)
         assert status().generated_token_count - before < LASTING_TOKENS
         until(lambda: stored_sessions(lasting_services.settings.store) == 0)
+
+
+def test_a_slow_reader_loses_nothing_and_holds_up_no_other_caller(lasting_services: LocalServices) -> None:
+    address = lasting_services.orchestrator_address
+    with (
+        gateway_process(address, "--model-name", "lasting") as gateway,
+        Client(address) as client,
+        lasting(gateway, stream=True) as connection,
+    ):
+        until(lambda: client.status().processes[0].running_turn_count == 1)
+        other = gateway.send(COMPLETIONS, {"model": "lasting", "prompt": [1, 2], "max_tokens": 5})
+        assert other.body["usage"]["completion_tokens"] == 5
+        until(lambda: client.status().processes[0].running_turn_count == 0)
+        received = b""
+        while b"data: [DONE]" not in received[-100:]:
+            received += connection.recv(65536)
+    events = re.findall(rb"^data: (\{.*\})", received, re.MULTILINE)
+    token_counts = [len(json.loads(event)["choices"][0]["token_ids"]) for event in events]
+    assert sum(token_counts) == LASTING_TOKENS
 
 
 def test_tokens_are_passed_on_and_limits_come_back(tmp_path: Path) -> None:

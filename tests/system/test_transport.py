@@ -152,6 +152,8 @@ def test_each_service_refuses_in_one_line_what_it_could_not_keep_safe(tmp_path: 
         ("orchestrator", not_its_key, f"orchestrator: --tls-key {other.key} is not the key of"),
         ("orchestrator", abroad, "orchestrator: --peer-token-file would go to gpu-node:1 in plaintext"),
         ("gateway", public, "gateway: --address 0.0.0.0:0 is not on loopback"),
+        ("gateway", ["--address", "8000"], "gateway: --address must be host:port"),
+        ("gateway", ["--address", "127.0.0.1:65536"], "gateway: --address 127.0.0.1:65536 cannot be listened on"),
         ("gateway", ["--orchestrator", "gpu-node:1"], "gateway: --orchestrator gpu-node:1 is not on loopback"),
         ("gateway", not_its_key[:4], f"gateway: --tls-key {other.key} is not the key of"),
         ("slipstream.cli", ["up", "--draft-address", "0.0.0.0:1"], "slipstream: --draft-address 0.0.0.0:1 is not on"),
