@@ -277,13 +277,20 @@ def trace(
     server: Server,
     session: Annotated[str, typer.Argument(help="id of a session, as slipstream chat and slipstream top show it")],
     turns: Annotated[int, typer.Option(min=1, max=64, help="so many of its last turns")] = 1,
+    every_round: Annotated[
+        bool, typer.Option("--every-round", help="a line for each round, also for those that need no look")
+    ] = False,
     html: Annotated[Path | None, typer.Option(help="write one HTML file instead, to send to a colleague")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON instead")] = False,
 ) -> None:
     """Show a session's last turns round by round: what was proposed and accepted, and where the
     time went.
 
-    The last two turns of a chat: slipstream trace 6a1f0c2e9b7d4835 --turns 2
+    Rounds that need no look share a line. The last two turns of a chat:
+
+    slipstream trace 6a1f0c2e9b7d4835 --turns 2
+
+    A line for each round: slipstream trace 6a1f0c2e9b7d4835 --every-round
 
     As a file: slipstream trace 6a1f0c2e9b7d4835 --html turn.html
     """
@@ -301,7 +308,7 @@ def trace(
     if as_json:
         typer.echo(message_json(answer))
     elif html is None:
-        print_turns(session, answer, Console(highlight=False))
+        print_turns(session, answer, Console(highlight=False), every_round=every_round)
 
 
 @app.command()

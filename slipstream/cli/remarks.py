@@ -49,13 +49,20 @@ def remarks_of(traces: Sequence[trace_pb2.RoundTrace]) -> list[str]:
     if not traces:
         return []
     usual = statistics.median(seconds(trace.total) for trace in traces)
+    return [remark_of(trace, usual) for trace in told_of(traces)]
+
+
+def told_of(traces: Sequence[trace_pb2.RoundTrace]) -> list[trace_pb2.RoundTrace]:
+    """Return the rounds that have a remark, each once."""
+    if not traces:
+        return []
     slowest = max(traces, key=lambda trace: seconds(trace.total))
     told = [slowest]
     later = [trace for trace in traces if trace.number > 1]
     if slowest.number == 1 and later:
         told.append(max(later, key=lambda trace: seconds(trace.total)))
     told += [trace for trace in traces if is_bad(trace)]
-    return [remark_of(trace, usual) for trace in {trace.number: trace for trace in told}.values()]
+    return list({trace.number: trace for trace in told}.values())
 
 
 def remark_of(trace: trace_pb2.RoundTrace, usual: float | None = None) -> str:

@@ -69,7 +69,7 @@ def table(found: Sequence[SessionInfo], now: datetime) -> Table:
     for session in found:
         running = f"turn {session.running_turn} runs" if session.running_turn is not None else ""
         times = (
-            session.create_time.strftime("%Y-%m-%d %H:%M"),
+            session.create_time.astimezone().strftime("%Y-%m-%d %H:%M"),
             f"{_length(session.last_active_time, now)} ago",
             f"in {_length(now, session.expire_time)}",
         )

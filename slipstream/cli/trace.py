@@ -13,10 +13,12 @@ from slipstream.cli.trace_screen import Footnotes, Waterfall
 from slipstream.v1 import orchestrator_pb2
 
 
-def print_turns(session_id: str, answer: orchestrator_pb2.GetTurnTracesResponse, console: Console) -> None:
+def print_turns(
+    session_id: str, answer: orchestrator_pb2.GetTurnTracesResponse, console: Console, *, every_round: bool
+) -> None:
     """One waterfall after another."""
     for turn in answer.turns:
-        console.print(Waterfall(session_id, turn))
+        console.print(Waterfall(session_id, turn, every_round))
         console.print()
     console.print(Footnotes())
 

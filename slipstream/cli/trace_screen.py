@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
-from slipstream.cli.remarks import headline, is_bad, left_out_of, notes_of, remarks_of
-from slipstream.cli.timeline import Kind, Part, own_parts_of, parts_of, scale_of, sums_of
-from slipstream.cli.words import margin_of, milliseconds, proposer_of
+from slipstream.cli.remarks import headline, left_out_of, notes_of, remarks_of
+from slipstream.cli.timeline import Kind, Part, parts_of, scale_of, sums_of
+from slipstream.cli.trace_rows import Row, rows_of
+from slipstream.cli.words import milliseconds
 from slipstream.rpc.wire import seconds
 from slipstream.v1 import trace_pb2
 
@@ -45,26 +46,21 @@ _ALWAYS_SHOWN = 2
 class _Column:
     name: str
     width: int
-    value: Callable[[trace_pb2.RoundTrace], str]
+    value: Callable[[Row], str]
     meaning: str = ""
 
 
-_PROPOSERS = {"ngram": "n-gram", "": "-"}
 _BEFORE = (
-    _Column("#", 4, lambda trace: str(trace.number)),
-    _Column("start", 8, lambda trace: f"{seconds(trace.start) * 1e3:.1f}"),
+    _Column("#", 9, lambda row: row.number),
+    _Column("start", 8, lambda row: f"{row.start * 1e3:.1f}"),
 )
-_TIME = _Column("ms", 7, lambda trace: f"{seconds(trace.total) * 1e3:.1f}")
+_TIME = _Column("ms", 7, lambda row: f"{row.length * 1e3:.1f}")
 _AFTER = (
-    _Column("d/a/c", 8, lambda trace: _tokens(trace), "tokens drafted, accepted, committed"),
-    _Column("by", 6, lambda trace: _PROPOSERS.get(proposer_of(trace), proposer_of(trace)), "who proposed"),
-    _Column("margin", 7, margin_of, "the least lead of a chosen token over the next best"),
+    _Column("d/a/c", 11, lambda row: row.tokens, "tokens drafted, accepted, committed"),
+    _Column("by", 6, lambda row: row.proposer, "who proposed"),
+    _Column("margin", 7, lambda row: row.margin, "the least lead of a chosen token over the next best"),
 )
 """Columns of numbers, as many as there is room for."""
-
-
-def _tokens(trace: trace_pb2.RoundTrace) -> str:
-    return f"{trace.draft_token_count}/{trace.accepted_token_count}/{trace.committed_token_count}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,17 +86,21 @@ class _Layout:
 
 @dataclass(frozen=True, slots=True)
 class Waterfall:
-    """One turn: a summary, and a line a round."""
+    """One turn: a summary, and a line a round or for several that need no look of their own."""
 
     session_id: str
     turn: trace_pb2.TurnTrace
+    every_round: bool = False
+    """Give each round a line."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         yield from summary(self.session_id, self.turn)
         if self.turn.rounds:
             yield from _legend(self.turn.rounds, options.max_width, options.ascii_only)
+            rows = rows_of(self.turn.rounds, every_round=self.every_round)
+            yield from (Text(note, "dim") for note in _about_folded(rows))
             yield Text()
-            yield from _Drawing(self.turn, _Layout.of(options.max_width), options.ascii_only).lines()
+            yield from _Drawing(self.turn, rows, _Layout.of(options.max_width), options.ascii_only).lines()
 
 
 class Footnotes:
@@ -142,11 +142,18 @@ def _legend(rounds: Sequence[trace_pb2.RoundTrace], width: int, ascii_only: bool
     yield line
 
 
+def _about_folded(rows: Sequence[Row]) -> Iterator[str]:
+    if folded := next((row for row in rows if row.folded), None):
+        yield (
+            f"the row {folded.number} stands for {len(folded.rounds)} rounds and shows their means; --every-round shows each"
+        )
+
+
 class _Drawing:
     """A turn's lines, each as wide as the terminal."""
 
-    def __init__(self, turn: trace_pb2.TurnTrace, layout: _Layout, ascii_only: bool) -> None:
-        self._rounds = turn.rounds
+    def __init__(self, turn: trace_pb2.TurnTrace, rows: Sequence[Row], layout: _Layout, ascii_only: bool) -> None:
+        self._rows = rows
         self._layout = layout
         self._ascii = ascii_only
         self._whole = max(seconds(turn.total), *(part.end for trace in turn.rounds for part in parts_of(trace)), 1e-9)
@@ -160,25 +167,24 @@ class _Drawing:
         heading = self._cells(_BEFORE, lambda column: column.name) + heading
         heading += self._cells(layout.after, lambda column: column.name)
         yield Text(heading.rstrip(), "bold", no_wrap=True)
-        for trace in self._rounds:
-            yield self._line(trace)
-            for note in notes_of(trace):
-                yield Text(f"     {note}", "bold red" if is_bad(trace) else "red")
+        for row in self._rows:
+            yield self._line(row)
+            for note in [] if row.folded else notes_of(row.rounds[0]):
+                yield Text(f"     {note}", "bold red" if row.bad else "red")
 
     def _cells(self, columns: Sequence[_Column], show: Callable[[_Column], str]) -> str:
         return "".join(f"{show(column):>{column.width}} " for column in columns)
 
-    def _line(self, trace: trace_pb2.RoundTrace) -> Text:
-        line = Text(self._cells(_BEFORE, lambda column: column.value(trace)), no_wrap=True)
-        line.append_text(self._bar(parts_of(trace), 0.0, self._whole, self._layout.axis_width))
-        line.append(f" {_TIME.value(trace):>{_TIME.width}} ", "bold red" if is_bad(trace) else "")
-        start = seconds(trace.start)
-        bar = self._bar(own_parts_of(trace), start, start + self._scale, self._layout.parts_width)
-        if seconds(trace.total) > self._scale:  # it goes on
+    def _line(self, row: Row) -> Text:
+        line = Text(self._cells(_BEFORE, lambda column: column.value(row)), no_wrap=True)
+        line.append_text(self._bar(row.parts(), 0.0, self._whole, self._layout.axis_width))
+        line.append(f" {_TIME.value(row):>{_TIME.width}} ", "bold red" if row.bad else "")
+        bar = self._bar(row.own_parts(), row.start, row.start + self._scale, self._layout.parts_width)
+        if row.length > self._scale:  # it goes on
             bar.right_crop(1)
             bar.append(">")
         line.append_text(bar)
-        return line.append(f" {self._cells(self._layout.after, lambda column: column.value(trace))}".rstrip())
+        return line.append(f" {self._cells(self._layout.after, lambda column: column.value(row))}".rstrip())
 
     def _bar(self, parts: Sequence[Part], start: float, end: float, width: int) -> Text:
         text = Text()
@@ -200,9 +206,11 @@ def kinds_in_cells(parts: Sequence[Part], start: float, end: float, width: int) 
     length = (end - start) / width
     for place in range(width):
         left, right = start + place * length, start + (place + 1) * length
-        overlaps = [(max(0.0, min(part.end, right) - max(part.start, left)), part.kind) for part in parts]
-        if sum(overlap for overlap, _ in overlaps) >= length / 2:
-            cells[place] = max(overlaps, key=lambda overlap: overlap[0])[1]
+        overlaps = dict.fromkeys(Kind, 0.0)
+        for part in parts:
+            overlaps[part.kind] += max(0.0, min(part.end, right) - max(part.start, left))
+        if sum(overlaps.values()) >= length / 2:
+            cells[place] = max(overlaps, key=lambda kind: overlaps[kind])
     if parts and all(kind in (None, Kind.IDLE) for kind in cells):
         longest = max(parts, key=lambda part: (part.kind is not Kind.IDLE, part.length))
         middle = (longest.start + longest.end) / 2

@@ -268,7 +268,7 @@ def run(*command: str, text: str = "", **environment: str) -> subprocess.Complet
         (["session"], "delete"),
         (["session", "list"], "slipstream session list --json"),
         (["session", "delete"], "slipstream session delete 218bec703ea10c96"),
-        (["trace"], "slipstream trace 6a1f0c2e9b7d4835 --html turn.html"),
+        (["trace"], "slipstream trace 6a1f0c2e9b7d4835 --every-round"),
     ],
 )
 def test_help_teaches(command: list[str], example: str) -> None:
@@ -372,7 +372,7 @@ def test_sessions_are_listed_and_deleted() -> None:
 
 def test_a_trace_shows_the_rounds_of_the_last_turns(paper: LocalServices, told_session: str) -> None:
     address = ["--address", paper.orchestrator_address]
-    last = run("trace", told_session, *address)
+    last = run("trace", told_session, "--every-round", *address)
     assert last.returncode == 0, last.stderr
     assert f"session {told_session} turn 2" in last.stdout and "50 tokens, acceptance" in last.stdout
     assert "turn 1," not in last.stdout
@@ -382,6 +382,11 @@ def test_a_trace_shows_the_rounds_of_the_last_turns(paper: LocalServices, told_s
     assert sum(int(found[3]) for found in drafted if found) == 50
     assert all(found and int(found[2]) <= int(found[1]) <= 4 for found in drafted)
     assert re.search(r"round \d+ took [\d.]+ ms.*: [\d.]+ ms of it ", last.stdout)
+    folded = run("trace", told_session, *address).stdout
+    shares = [line.split()[0] for line in folded.splitlines() if re.match(r" +[\d-]+ +\d+\.\d ", line)]
+    assert 2 <= len(shares) < len(rounds) and any("-" in share for share in shares)
+    ends = [(int(share.split("-")[0]), int(share.split("-")[-1])) for share in shares]
+    assert [n for first, last_one in ends for n in range(first, last_one + 1)] == list(range(1, len(rounds) + 1))
     both = run("trace", told_session, "--turns", "2", *address)
     assert both.stdout.index("turn 1,") < both.stdout.index("40 tokens, ") < both.stdout.index("turn 2,")
 

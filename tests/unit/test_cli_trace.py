@@ -18,6 +18,7 @@ from slipstream.cli.remarks import headline, left_out_of, notes_of, remarks_of
 from slipstream.cli.timeline import Kind, Part, own_parts_of, parts_of, span_of, sums_of
 from slipstream.cli.trace import write_html
 from slipstream.cli.trace_html import page
+from slipstream.cli.trace_rows import rows_of
 from slipstream.cli.trace_screen import INKS, Footnotes, Waterfall, kinds_in_cells
 from slipstream.rpc.wire import duration
 from slipstream.v1 import generation_pb2, orchestrator_pb2, trace_pb2
@@ -264,10 +265,12 @@ def test_cells_have_what_there_is_most_of_and_no_round_is_invisible() -> None:
     assert kinds_in_cells([], 0.0, 8.0, 3) == [None] * 3
 
 
-def shown(message: trace_pb2.TurnTrace, width: int, encoding: str = "utf-8", **options: Any) -> str:
+def shown(
+    message: trace_pb2.TurnTrace, width: int, encoding: str = "utf-8", *, every_round: bool = True, **options: Any
+) -> str:
     file = io.TextIOWrapper(io.BytesIO(), encoding=encoding, write_through=True)
     console = Console(file=file, width=width, highlight=False, **options)
-    console.print(Waterfall("0123456789abcdef", message))
+    console.print(Waterfall("0123456789abcdef", message, every_round))
     console.print(Footnotes())
     file.seek(0)
     return file.read()
@@ -307,6 +310,28 @@ def test_a_waterfall_fits_the_terminal_and_has_all_that_there_is_room_for(width:
         assert part in joined
     assert ("0.125" in rows[0]) is (width >= 100)
     assert ("a wider terminal" in joined) is (width < 100)
+
+
+@pytest.mark.parametrize("width", [80, 100, 220])
+def test_rounds_that_need_no_look_share_a_line_with_their_means(width: int) -> None:
+    turn = busy_turn()
+    turn.rounds[5].least_margin, turn.rounds[6].draft_token_count = 0.0625, 9
+    text = shown(turn, width, every_round=False)
+    rows = [line for line in text.splitlines() if re.match(r" +[\d-]+ +\d+\.\d ", line)]
+    assert max(len(line) for line in text.splitlines()) <= width
+    assert [row.split()[0] for row in rows] == ["1", "2-16", "17", "18-29", "30"]
+    assert " 12.5 " in rows[1] and "8.1/4.0/5.0 n-gram" in rows[1] and "8/4/5" in rows[0]
+    assert ("0.0625" in rows[1]) is (width >= 100)
+    assert all(INKS[kind].mark in rows[1] for kind in (Kind.PROPOSE, Kind.FORWARD))
+    assert "the row 2-16 stands for 15 rounds and shows their means; --every-round shows each" in " ".join(text.split())
+    assert "--every-round" not in shown(turn, width)
+
+
+def test_only_rounds_that_follow_one_another_are_folded_and_not_two() -> None:
+    rounds = [usual_round(number, 20 * number) for number in (1, 2, 3, 4, 8, 9, 10)]
+    assert [row.number for row in rows_of(rounds, every_round=False)] == ["1", "2", "3", "4", "8-10"]
+    assert [row.number for row in rows_of(rounds, every_round=True)] == ["1", "2", "3", "4", "8", "9", "10"]
+    assert rows_of([], every_round=False) == []
 
 
 def test_kinds_are_told_apart_without_colours_and_without_blocks() -> None:
