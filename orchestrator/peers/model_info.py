@@ -39,6 +39,13 @@ class ModelInfo:
     processors: Processors = field(default=Processors(), compare=False)
     """Processors that compute the model."""
 
+    def is_negligible_beside(self, target: ModelInfo) -> bool:
+        """Return whether this model makes the longest hint within one step of the target, by what
+        both measured at their start. False if one of them measured nothing."""
+        if not self.step_times or not target.step_times:
+            return False
+        return target.max_draft_length * self.step_times[0][1] <= target.step_times[0][1]
+
 
 def info_of(message: model_pb2.ModelInfo) -> ModelInfo:
     """Return the info of a checked message."""

@@ -108,9 +108,12 @@ class DraftProposer(Proposer):
         return _LONGEST_HOLD if self._is_shared else None
 
     def _meet(self, side: DraftSide, terms: RoundTerms, verifier: ModelInfo) -> None:
-        """See whether a draft shares the verifier's processors."""
-        self._is_shared = side.info is not None and side.info.processors.are_short_beside(verifier.processors)
-        is_tried = self._is_shared and terms.speculation.draft_length is None
+        """See whether a draft shares the verifier's processors, and must be tried there: one whose
+        work is nothing beside a step of the target costs nothing."""
+        info = side.info
+        self._is_shared = info is not None and info.processors.are_short_beside(verifier.processors)
+        is_adaptive = terms.speculation.draft_length is None
+        is_tried = self._is_shared and is_adaptive and not (info and info.is_negligible_beside(verifier))
         self._trials = side.shared.trials_of(terms.rule.temperature, self._grade.value) if is_tried else None
 
     def begin(self, tokens: Sequence[int], until_length: int, terms: RoundTerms, sink: HintSink) -> None:
@@ -225,7 +228,7 @@ class DraftProposer(Proposer):
                 self._paying.accept(step.accepted_count)
                 self._grade.record(step.hint_count, step.accepted_count)
         is_adaptive = self._terms is not None and self._terms.speculation.draft_length is None
-        if is_adaptive and (self._has_failed_trial(part) if self._is_shared else self._paying.judge()):
+        if is_adaptive and (self._paying.judge() if self._trials is None else self._has_failed_trial(part)):
             self._is_switched_off = True
             self._end_run()
             log.info(

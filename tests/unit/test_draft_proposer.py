@@ -354,6 +354,16 @@ def test_a_draft_is_not_told_of_the_last_tokens_of_a_run(session: Session) -> No
     assert len(session.told("commit")) == told and len(session.told("stop")) == 1
 
 
+def test_a_draft_whose_work_is_nothing_beside_the_target_needs_no_trial(session: Session) -> None:
+    """The longest hint has 64 tokens here."""
+    for step, is_tried in ((0.0005, False), (0.002, True)):
+        verifier = replace(MODEL, processors=SHARED, max_draft_length=64, step_times=((1, 0.04), (8, 0.05)))
+        session.draft.info = replace(MODEL, processors=SHARED, step_times=((1, step), (8, step)))
+        session.begin(verifier=verifier)
+        assert (session.proposer._trials is not None) == is_tried
+        session.proposer.stop()
+
+
 def drafted(hint_count: int, accepted: int) -> Step:
     return Step(accepted + 1, hint_count, accepted, Source.DRAFT, 0.0, PeerTiming(0.0, 0.0, 0.0, 0.0))
 
