@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from gateway.answers import Answers, finish_reason
 from gateway.errors import ApiError
-from gateway.fields import COMMON_REFUSALS, Fields, GenerationFields, Refusal
+from gateway.fields import COMMON_REFUSALS, Fields, GenerationFields, Int32, Refusal, Text
 from gateway.gateway import Caller, Model, fingerprint_of, gateway_of
 from gateway.logprobs import chat_logprobs
 from gateway.responding import STREAMED, respond
@@ -36,7 +36,7 @@ class TextPart(Fields):
     }
 
     type: Literal["text"]
-    text: str
+    text: Text
 
 
 class ChatMessage(Fields):
@@ -55,7 +55,7 @@ class ChatMessage(Fields):
     }
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart] = Field(description="a text, or a list of parts of type `text`")
+    content: Text | list[TextPart] = Field(description="a text, or a list of parts of type `text`")
 
     def pair(self) -> tuple[str, str]:
         """Return role and text, as the client takes them."""
@@ -92,7 +92,7 @@ class PredictedContent(Fields):
     """Text that the answer probably contains."""
 
     type: Literal["content"]
-    content: str | list[TextPart]
+    content: Text | list[TextPart]
 
 
 class ChatRequest(GenerationFields):
@@ -125,8 +125,8 @@ class ChatRequest(GenerationFields):
     }
 
     messages: list[ChatMessage] = Field(min_length=1, description="text only; the last one is the user's")
-    max_completion_tokens: int | None = Field(None, ge=1, description="most tokens of an answer")
-    max_tokens: int | None = Field(None, ge=1, description="the older name of `max_completion_tokens`")
+    max_completion_tokens: Int32 | None = Field(None, ge=1, description="most tokens of an answer")
+    max_tokens: Int32 | None = Field(None, ge=1, description="the older name of `max_completion_tokens`")
     logprobs: bool = Field(False, description="report each token's log-probability, the end token's included")
     top_logprobs: int | None = Field(None, ge=0, le=20, description="and so many likeliest tokens; needs `logprobs`")
     response_format: ResponseFormat | None = Field(

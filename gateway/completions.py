@@ -13,7 +13,8 @@ from pydantic import Field
 from starlette.responses import Response
 
 from gateway.answers import Answers, finish_reason
-from gateway.fields import COMMON_REFUSALS, GenerationFields, Refusal
+from gateway.errors import ApiError
+from gateway.fields import COMMON_REFUSALS, GenerationFields, Int32, Refusal, Text
 from gateway.gateway import Caller, Model, fingerprint_of, gateway_of
 from gateway.logprobs import CompletionLogprobs, joined
 from gateway.responding import STREAMED, respond
@@ -25,7 +26,10 @@ router = APIRouter()
 _DEFAULT_MAX_TOKENS = 16
 """The default of OpenAI and of vLLM."""
 
-Tokens = Annotated[list[int], Field(min_length=1)]
+_MAX_ANSWERS = 256
+"""Most answers of one request: prompts times choices."""
+
+Tokens = Annotated[list[Int32], Field(min_length=1)]
 
 
 class CompletionRequest(GenerationFields):
@@ -40,10 +44,10 @@ class CompletionRequest(GenerationFields):
         "add_special_tokens": Refusal("the tokenizer's own are added", (True,)),
     }
 
-    prompt: str | Tokens | Annotated[list[str], Field(min_length=1)] | Annotated[list[Tokens], Field(min_length=1)] = (
-        Field(description="a text, a list of token ids, or a list of either; no chat template is applied")
-    )
-    max_tokens: int = Field(_DEFAULT_MAX_TOKENS, ge=1, description="most tokens of an answer")
+    prompt: (
+        Text | Tokens | Annotated[list[Text], Field(min_length=1)] | Annotated[list[Tokens], Field(min_length=1)]
+    ) = Field(description="a text, a list of token ids, or a list of either; no chat template is applied")
+    max_tokens: Int32 = Field(_DEFAULT_MAX_TOKENS, ge=1, description="most tokens of an answer")
     echo: bool = Field(False, description="begin the text, and the log-probabilities, with the prompt")
     logprobs: int | None = Field(
         None,
@@ -51,6 +55,12 @@ class CompletionRequest(GenerationFields):
         le=20,
         description="report each token's log-probability, the end token's included, and so many likeliest",
     )
+
+    def check(self) -> None:
+        """Refuse fields that do not go together: ApiError."""
+        super().check()
+        if len(self.prompts) * self.n > _MAX_ANSWERS:
+            raise ApiError(400, f"prompt: prompts times n must be at most {_MAX_ANSWERS}", param="prompt")
 
     @property
     def prompts(self) -> list[str | list[int]]:

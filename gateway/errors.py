@@ -91,10 +91,10 @@ class ApiError(Exception):
         code: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(message)
+        super().__init__(encodable(message))
         self.status = status
         self.kind = kind
-        self.param = param
+        self.param = None if param is None else encodable(param)
         self.code = code
         self.headers = dict(headers or {})
 
@@ -105,6 +105,11 @@ class ApiError(Exception):
     def response(self) -> JSONResponse:
         """Return the response."""
         return JSONResponse(self.body(), self.status, self.headers)
+
+
+def encodable(text: str) -> str:
+    """Return a text that a body can hold: what callers wrote may have halves of surrogate pairs."""
+    return text.encode(errors="replace").decode()
 
 
 def openai_field(field: str) -> str:
@@ -158,12 +163,14 @@ def _path(problem: Mapping[str, Any], body: object) -> str:
     """Return a field's path as callers write it: ``messages[0].content``. The end of a location
     that is not in the body, such as the name of an alternative's type, is left out."""
     path, value = "", body
-    location = [*problem["loc"][1:], *([problem["ctx"]["field"]] if problem["type"] == "refused_field" else [])]
-    for part in location:
+    for part in problem["loc"][1:]:
         if isinstance(part, int) and isinstance(value, list):
             path, value = f"{path}[{part}]", value[part] if part < len(value) else None
         elif isinstance(value, dict) and (part in value or problem["type"] == "missing"):
             path, value = f"{path}.{part}" if path else str(part), value.get(part)
+    if problem["type"] == "refused_field":
+        name = problem["ctx"]["field"]
+        return f"{path}.{name}" if path else str(name)
     return path
 
 

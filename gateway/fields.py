@@ -11,11 +11,25 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from gateway.errors import ApiError
+from gateway.errors import ApiError, encodable
 from slipstream.client import Settings, Structure
+
+
+def _encodable(value: str) -> str:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise PydanticCustomError("not_unicode", "must be Unicode text, but has half of a surrogate pair") from None
+    return value
+
+
+Text = Annotated[str, AfterValidator(_encodable)]
+"""Text that a message can hold. JSON may hold halves of surrogate pairs, which are no text."""
+Int32 = Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]
+"""A number that a message can hold."""
 
 
 class Refusal(NamedTuple):
@@ -45,7 +59,8 @@ class Fields(BaseModel):
         for name, value in given.items():
             refusal = cls.REFUSED.get(name)
             if refusal is None and name not in known:
-                raise PydanticCustomError("refused_field", "{field} is not a field of this request", {"field": name})
+                context = {"field": encodable(str(name))}
+                raise PydanticCustomError("refused_field", "{field} is not a field of this request", context)
             if refusal is not None and not refusal.accepts(value):
                 context = {"field": name, "why": refusal.why}
                 raise PydanticCustomError("refused_field", "{field} is not supported: {why}", context)
@@ -74,10 +89,10 @@ class StructuredOutputs(Fields):
         "whitespace_pattern": Refusal("the schema decides"),
     }
 
-    json_: str | dict[str, Any] | None = Field(None, alias="json", description="a JSON Schema")
-    regex: str | None = Field(None, description="a regular expression that the whole text matches")
-    choice: list[str] | None = Field(None, description="the text is one of these")
-    grammar: str | None = Field(None, description="a grammar in Lark's notation")
+    json_: Text | dict[str, Any] | None = Field(None, alias="json", description="a JSON Schema")
+    regex: Text | None = Field(None, description="a regular expression that the whole text matches")
+    choice: list[Text] | None = Field(None, description="the text is one of these")
+    grammar: Text | None = Field(None, description="a grammar in Lark's notation")
 
     def structure(self) -> Structure:
         """Return the structure. ApiError unless exactly one kind is set."""
@@ -113,32 +128,35 @@ COMMON_REFUSALS: Mapping[str, Refusal] = {
 class GenerationFields(Fields):
     """Fields that chat completions and completions share."""
 
-    model: str = Field(description="the model's name, as `/v1/models` lists it")
+    model: Text = Field(description="the model's name, as `/v1/models` lists it")
     stream: bool = Field(False, description="send the answer as server-sent events while it is generated")
     stream_options: StreamOptions | None = Field(None, description="`include_usage`: one more event with the usage")
     n: int = Field(1, ge=1, le=64, description="number of answers; the first one is what `n` 1 gives")
     temperature: float | None = Field(None, description="0 is greedy; by default the model's own, not 1")
     top_p: float | None = Field(None, description="keep the likeliest tokens up to this probability")
-    top_k: int | None = Field(None, ge=-1, description="keep so many of the likeliest tokens; 0 or -1: all")
+    top_k: Int32 | None = Field(None, ge=-1, description="keep so many of the likeliest tokens; 0 or -1: all")
     min_p: float | None = Field(None, description="keep tokens at least this fraction as likely as the likeliest")
     presence_penalty: float | None = Field(None, description="from -2 to 2")
     frequency_penalty: float | None = Field(None, description="from -2 to 2")
     repetition_penalty: float | None = Field(None, description="vLLM's; 1 is off")
     logit_bias: dict[str, float] | None = Field(None, description="token ids, each with a number from -100 to 100")
     seed: int | None = Field(
-        None, description="0 to 2^63 - 1. The same seed gives the same text. JavaScript loses digits above 2^53"
+        None,
+        ge=0,
+        le=2**63 - 1,
+        description="0 to 2^63 - 1. The same seed gives the same text. JavaScript loses digits above 2^53",
     )
-    stop: str | list[str] | None = Field(None, description="up to 16 texts; the answer ends before the first of them")
-    stop_token_ids: list[int] | None = Field(None, description="vLLM's; token ids that end the answer")
+    stop: Text | list[Text] | None = Field(None, description="up to 16 texts; the answer ends before the first of them")
+    stop_token_ids: list[Int32] | None = Field(None, description="vLLM's; token ids that end the answer")
     include_stop_str_in_output: bool = Field(False, description="vLLM's; show the stop text too")
-    min_tokens: int | None = Field(None, ge=0, description="vLLM's; fewest tokens before an end token may be chosen")
+    min_tokens: Int32 | None = Field(None, ge=0, description="vLLM's; fewest tokens before an end token may be chosen")
     ignore_eos: bool = Field(False, description="vLLM's; go on after an end token")
     structured_outputs: StructuredOutputs | None = Field(
         None, description="vLLM's; exactly one of `json`, `regex`, `choice` and `grammar`"
     )
     return_token_ids: bool = Field(False, description="vLLM's; each choice has its `token_ids`")
-    user: str | None = Field(None, description="accepted; limits count by access token, so it changes nothing")
-    speculation: Literal["off", "on"] | Annotated[int, Field(ge=1)] | None = Field(
+    user: Text | None = Field(None, description="accepted; limits count by access token, so it changes nothing")
+    speculation: Literal["off", "on"] | Annotated[Int32, Field(ge=1)] | None = Field(
         None, description='ours: "off", "on", or a number of draft tokens. It changes the speed, never the text'
     )
 
@@ -186,6 +204,6 @@ _DRAFT_LENGTHS: Mapping[Any, Any] = {"off": 0, "on": "adaptive"}
 def _token_numbers(biases: Mapping[str, float]) -> dict[int, float]:
     """Return biases by token id. ApiError if a key is no number: JSON has only texts as keys."""
     for key in biases:
-        if not key.isdecimal() or len(key) > 9:
+        if not (key.isascii() and key.isdecimal()) or len(key) > 9:
             raise ApiError(400, f"logit_bias must have token ids as keys, but has {key[:40]!r}", param="logit_bias")
     return {int(key): value for key, value in biases.items()}

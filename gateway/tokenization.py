@@ -10,7 +10,7 @@ from pydantic import Field
 
 from gateway.chat_completions import ChatMessage
 from gateway.errors import ApiError
-from gateway.fields import Fields, Refusal
+from gateway.fields import Fields, Int32, Refusal, Text
 from gateway.gateway import Caller, Model, gateway_of
 from slipstream.client import AsyncClient
 
@@ -27,8 +27,8 @@ class TokenizeRequest(Fields):
         "tools": Refusal("tools are not supported yet", ([],)),
     }
 
-    model: str | None = Field(None, description="the model's name, as `/v1/models` lists it")
-    prompt: str | None = Field(None, description="a text; no chat template is applied")
+    model: Text | None = Field(None, description="the model's name, as `/v1/models` lists it")
+    prompt: Text | None = Field(None, description="a text; no chat template is applied")
     messages: list[ChatMessage] | None = Field(None, description="a conversation, instead of `prompt`")
     add_special_tokens: bool | None = Field(
         None, description="by default true; only with `prompt`: false leaves out the tokenizer's own special tokens"
@@ -42,8 +42,8 @@ class TokenizeRequest(Fields):
 class DetokenizeRequest(Fields):
     """A request for the text of token ids."""
 
-    model: str | None = Field(None, description="the model's name, as `/v1/models` lists it")
-    tokens: list[int] = Field(description="token ids")
+    model: Text | None = Field(None, description="the model's name, as `/v1/models` lists it")
+    tokens: list[Int32] = Field(description="token ids")
 
 
 @router.post("/tokenize")

@@ -109,6 +109,50 @@ def test_a_wrong_field_of_a_completion_is_named(gateway: GatewayProcess, fields:
     assert (answer.status, answer.error["param"]) == (400, param)
 
 
+HOSTILE = [
+    ({"seed": 2**63}, "seed"),
+    ({"seed": 10**400}, "seed"),
+    ({"top_k": 2**31}, "top_k"),
+    ({"max_tokens": 2**31}, "max_tokens"),
+    ({"min_tokens": 2**31}, "min_tokens"),
+    ({"stop_token_ids": [2**31]}, "stop_token_ids[0]"),
+    ({"speculation": 2**31}, "speculation"),
+    ({"temperature": float("nan")}, "temperature"),
+    ({"temperature": 1e300}, "temperature"),
+    ({"logit_bias": {"5": float("inf")}}, "logit_bias[5]"),
+    ({"logit_bias": {"999999999": 1}}, "logit_bias"),
+    ({"stop": "\ud800"}, "stop"),
+    (said("\ud800"), "messages[0].content"),
+    ({"user": "\ud800"}, "user"),
+    ({"\ud800": 1}, "?"),
+    ({"speculation": "\ud800"}, "speculation"),
+    ({"messages": [{"role": "\ud800", "content": "Hi"}]}, "messages[0].role"),
+    ({"logit_bias": {"\ud800": 1}}, "logit_bias"),
+    ({"tools": "\ud800"}, "tools"),
+    ({"structured_outputs": {"regex": "\ud800"}}, "structured_outputs.regex"),
+]
+
+
+@pytest.mark.parametrize(("fields", "param"), HOSTILE, ids=ascii)
+def test_a_value_that_no_message_can_hold_is_named(gateway: GatewayProcess, fields: dict[str, Any], param: str) -> None:
+    answer = gateway.send(CHAT, chat(**fields))
+    assert (answer.status, answer.error["param"]) == (400, param)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "param"),
+    [(["a"] * 300, "prompt"), ([2**31], "prompt[0]"), ([[1], [-1]], "prompt"), ("\ud800", "prompt")],
+    ids=lambda value: ascii(value)[:20],
+)
+def test_a_prompt_that_no_message_can_hold_is_named(gateway: GatewayProcess, prompt: Any, param: str) -> None:
+    answer = gateway.send(COMPLETIONS, {"model": MODEL, "prompt": prompt})
+    assert (answer.status, answer.error["param"]) == (400, param)
+
+
+def test_a_body_of_very_many_brackets_is_refused(gateway: GatewayProcess) -> None:
+    assert gateway.send(CHAT, b"[" * 100_000).status == 400
+
+
 @pytest.mark.parametrize("body", [b"{", b"\xff\xfe", b"[]", b'"text"', b""], ids=repr)
 def test_a_body_that_is_no_json_object_is_refused(gateway: GatewayProcess, body: bytes) -> None:
     answer = gateway.send(CHAT, body)
