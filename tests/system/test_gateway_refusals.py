@@ -62,7 +62,7 @@ WRONG = [
     ({"temperature": -1}, 400, "temperature", "invalid_fields"),
     ({"temperature": "1"}, 400, "temperature", "invalid_value"),
     ({"top_p": 0}, 400, "top_p", "invalid_fields"),
-    ({"seed": -1}, 400, "seed", "invalid_fields"),
+    ({"seed": -1}, 400, "seed", "invalid_value"),
     ({"n": 65}, 400, "n", "invalid_value"),
     ({"max_completion_tokens": 3}, 400, "max_tokens", None),
     ({"stop": ["a"] * 17}, 400, "stop", "invalid_fields"),
