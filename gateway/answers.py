@@ -25,6 +25,9 @@ Value = TypeVar("Value")
 
 _MAX_WAITING = 16
 """Deltas that wait for a slow reader. After that the orchestrator waits too."""
+_DELETE_SECONDS = 10.0
+"""Most seconds that a deletion takes: an orchestrator that hangs must not keep the gateway from
+ending."""
 _FINISH_REASONS = {
     "END_TOKEN": "stop",
     "STOP_STRING": "stop",
@@ -82,7 +85,7 @@ class Answers:
         for result in self.results:
             if result.session_id:
                 try:
-                    await self._caller.delete_session(result.session_id)
+                    await self._caller.delete_session(result.session_id, timeout=_DELETE_SECONDS)
                 except PeerError as error:
                     if error.code is not Code.NOT_FOUND:
                         log.warning("a finished answer could not be deleted: %s", error)

@@ -92,7 +92,10 @@ def gateway_process(orchestrator: str, *flags: str, tls: ssl.SSLContext | None =
         yield running
     finally:
         process.terminate()
-        process.wait(30)
+        try:
+            process.wait(30)
+        finally:
+            process.kill()  # one that does not end would outlive the tests
 
 
 def _answers(gateway: GatewayProcess) -> bool:
