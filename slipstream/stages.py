@@ -3,7 +3,8 @@ newest one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 
 from slipstream.compilation import PROGRESS
 
@@ -14,6 +15,10 @@ WARMING = "measuring step times and warming up"
 _STAGES = (LOOKING, DOWNLOADING, LOADING, PROGRESS, WARMING)
 
 
+_TELL_SECONDS = 1.0
+"""Seconds from one line about bytes to the next."""
+
+
 def last_stage(lines: Iterable[str]) -> str:
     """Return the stage that a service has reached, with how far it is, by the lines that it has
     logged. Empty: it has logged none."""
@@ -21,3 +26,32 @@ def last_stage(lines: Iterable[str]) -> str:
     for line in lines:
         stage = next((line[line.index(words) :] for words in _STAGES if words in line), stage)
     return stage
+
+
+class ByteProgress:
+    """Tells how many bytes of a stage are done, at most once a second."""
+
+    def __init__(
+        self,
+        stage: str,
+        tell: Callable[[str], None],
+        *,
+        quiet_seconds: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``tell`` gets lines such as "downloading org/name: 1.5 of 4.4 GB", none of them in the
+        first ``quiet_seconds``, and the last one only if there were others."""
+        self._stage = stage
+        self._tell = tell
+        self._clock = clock
+        self._next = clock() + quiet_seconds
+        self._told = False
+
+    def reach(self, count: float, total: float) -> None:
+        """Bytes done so far, and in all."""
+        now = self._clock()
+        if not 0 < count <= total or (now < self._next and not (self._told and count == total)):
+            return
+        self._next, self._told = now + _TELL_SECONDS, True
+        unit, size = ("GB", 1e9) if total >= 1e9 else ("MB", 1e6)
+        self._tell(f"{self._stage}: {count / size:.1f} of {total / size:.1f} {unit}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import logging
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,9 @@ from typing import Any
 from huggingface_hub import snapshot_download
 from tqdm.auto import tqdm
 
-from slipstream.stages import DOWNLOADING, LOOKING
+from slipstream.stages import DOWNLOADING, LOOKING, ByteProgress
 
 log = logging.getLogger(__name__)
-
-_TELL_SECONDS = 1.0
-"""Seconds from one line about a download to the next."""
 
 
 def download(name: str, patterns: Sequence[str]) -> Path:
@@ -38,15 +34,11 @@ class _ToldDownload(tqdm):  # type: ignore[misc]
     monitor_interval = 0  # no thread that redraws
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        self._next_line = 0.0
+        self._progress = ByteProgress(f"{DOWNLOADING} {self.model}", log.info)
         quiet = {"file": io.StringIO(), "disable": False, "mininterval": 0, "miniters": 1}
         super().__init__(*args, **{**options, **quiet})
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
         """Log how many bytes have come, unless a line was logged just now."""
-        now = time.monotonic()
-        if self.unit != "B" or not self.total or not self.n or (now < self._next_line and self.n < self.total):
-            return
-        self._next_line = now + _TELL_SECONDS
-        unit, size = ("GB", 1e9) if self.total >= 1e9 else ("MB", 1e6)
-        log.info("%s %s: %.1f of %.1f %s", DOWNLOADING, self.model, self.n / size, self.total / size, unit)
+        if self.unit == "B" and self.total:
+            self._progress.reach(self.n, self.total)

@@ -1,5 +1,6 @@
 """How services on this machine are told to share it."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,9 @@ import pytest
 from slipstream.cli import local
 from slipstream.cli.local import LocalServices, PairSettings, Service, is_small
 from slipstream.compilation import PROGRESS
+from slipstream.engine.compiled import loading
 from slipstream.hosting.tokenizer_files import embedded_directory
-from slipstream.stages import DOWNLOADING, LOADING, LOOKING, WARMING
+from slipstream.stages import DOWNLOADING, LOADING, LOOKING, WARMING, last_stage
 
 LARGE = 2**26 + 1
 
@@ -63,3 +65,15 @@ def test_a_service_tells_the_stage_of_its_start_and_how_far_it_is(tmp_path: Path
         with service.log.open("a") as log:
             print(f"12:00:01 verifier INFO {stage}\n12:00:02 verifier INFO another line", file=log)
         assert service.stage() == stage
+
+
+def test_a_model_that_is_read_slowly_tells_how_much_is_read(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(loading, "_QUIET_SECONDS", 0.0)
+    caplog.set_level("INFO")
+    directory = str(embedded_directory("draft"))
+    loading.load_compiled(directory, dtype="bfloat16", page_size=16, single_rows=False, threads=1)
+    told = [message for message in caplog.messages if message.startswith(f"{LOADING}: ")]
+    assert re.fullmatch(rf"{LOADING}: (\d+\.\d) of \1 MB", told[-1])
+    assert last_stage(f"12:00:01 draft INFO {line}" for line in caplog.messages).startswith(LOADING)

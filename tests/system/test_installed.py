@@ -58,7 +58,7 @@ def test_the_client_and_every_help_need_no_extra(client_only: Installation) -> N
     assert (imported.returncode, imported.stderr) == (0, "")
     refused = client_only.run(sys.executable, "-c", "import torch")
     assert "ModuleNotFoundError" in refused.stderr  # else this would prove nothing
-    for command in ([], ["chat"], ["up"], ["info"], ["load"], ["top"], ["trace"]):
+    for command in ([], ["chat"], ["up"], ["info"], ["load"], ["top"], ["trace"], ["session", "list"]):
         shown = client_only.run(*SLIPSTREAM, *command, "--help")
         assert (shown.returncode, shown.stderr) == (0, "")
         assert "Usage" in shown.stdout

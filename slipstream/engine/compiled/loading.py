@@ -31,11 +31,15 @@ from slipstream.engine.generation_config import parse_generation_config, read_ge
 from slipstream.engine.model_fingerprint import SAMPLED_VALUES, model_fingerprint
 from slipstream.sampling.blocks import floats_of
 from slipstream.sampling.kernel import Floats32
+from slipstream.stages import LOADING, ByteProgress
 
 log = logging.getLogger(__name__)
 
 _DEQUANTISED_TOLERANCE = 0.15
 """Largest distance of dequantised logits from llama.cpp's, as `compare` measures it."""
+
+_QUIET_SECONDS = 1.0
+"""Reading that takes no longer is not worth a line."""
 
 _LEFT_OUT = "rotary_emb.inv_freq"
 """Ends the names of tensors that older checkpoints hold and nothing reads."""
@@ -99,7 +103,13 @@ def _samples(tensors: Mapping[str, np.ndarray]) -> Iterator[tuple[str, tuple[int
 
 
 def _refuse_no_numbers(tensors: Mapping[str, np.ndarray], name: str) -> None:
-    faulty = [key for key, weight in tensors.items() if not _are_finite(weight)]
+    faulty, read, total = [], 0, sum(weight.nbytes for weight in tensors.values())
+    progress = ByteProgress(LOADING, log.info, quiet_seconds=_QUIET_SECONDS)
+    for key, weight in tensors.items():  # the first that reads the files' pages
+        if not _are_finite(weight):
+            faulty.append(key)
+        read += weight.nbytes
+        progress.reach(read, total)
     if faulty:
         raise UnsupportedModelError(
             f"{name} has weights that are NaN or infinite, in {some(faulty)}; it was damaged where it was "
