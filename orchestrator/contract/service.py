@@ -34,7 +34,7 @@ from orchestrator.contract.events import (
 )
 from orchestrator.contract.settings import settings_message, speculation_message
 from orchestrator.contract.status import status_message
-from orchestrator.contract.tokens import answered, tokenization_of, tokens_of
+from orchestrator.contract.tokens import answered, tokenization_of, tokens_of, tokens_response
 from orchestrator.contract.traces import fitting_turns, turn_trace_message
 from orchestrator.errors import SessionMovedError, UnauthenticatedError
 from orchestrator.peers.model_peer import PeerStatus
@@ -283,13 +283,9 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
             self._access.principal_of(context)
             pair, asked = self._sessions.pair, tokenization_of(request)
             tokens, strings = await tokenize(pair, asked, datetime.now(UTC))
-            response = orchestrator_pb2.TokenizeResponse(
-                token_ids=tokens,
-                token_count=len(tokens),
-                context_length=pair.target.context_length,
-                token_strings=strings,
+            return tokens_response(
+                tokens, strings, pair.target.context_length, request.WhichOneof("prompt") or "prompt"
             )
-            return answered(response, request.WhichOneof("prompt") or "prompt")
 
     async def Detokenize(
         self, request: orchestrator_pb2.DetokenizeRequest, context: Context

@@ -15,6 +15,9 @@ from slipstream.v1 import orchestrator_pb2
 MAX_RESPONSE_BYTES = 4_000_000
 """Most bytes of a response. Many clients take messages of at most 4 MiB."""
 
+_LEAST_OF_STRING = 2
+"""Bytes of a string in a message, less those of its text."""
+
 _OF_TEXTS, _OF_CONVERSATIONS = ("add_special_tokens",), ("add_generation_prompt", "template_time")
 
 ResponseT = TypeVar("ResponseT", orchestrator_pb2.TokenizeResponse, orchestrator_pb2.DetokenizeResponse)
@@ -55,11 +58,28 @@ def tokens_of(request: orchestrator_pb2.DetokenizeRequest) -> Sequence[int]:
     return request.token_ids
 
 
+def tokens_response(
+    tokens: Sequence[int], strings: Sequence[str], context_length: int, field: str
+) -> orchestrator_pb2.TokenizeResponse:
+    """Return the response with these tokens. InvalidFieldsError as `answered`: far too many are
+    refused before a message is made of them, for that takes the event loop's time."""
+    _check_size(len(tokens) + _LEAST_OF_STRING * len(strings) + sum(map(len, strings)), field)
+    return answered(
+        orchestrator_pb2.TokenizeResponse(
+            token_ids=tokens, token_count=len(tokens), context_length=context_length, token_strings=strings
+        ),
+        field,
+    )
+
+
 def answered(response: ResponseT, field: str) -> ResponseT:
     """Return a response that clients can receive. InvalidFieldsError, which names the ``field``
     that asks for too much."""
-    size = response.ByteSize()
-    if size > MAX_RESPONSE_BYTES:
-        what = f"asks for too long an answer: {size} bytes, and at most {MAX_RESPONSE_BYTES} are sent"
-        raise InvalidFieldsError([FieldViolation(field, what)])
+    _check_size(response.ByteSize(), field)
     return response
+
+
+def _check_size(least: int, field: str) -> None:
+    if least > MAX_RESPONSE_BYTES:
+        what = f"asks for too long an answer: {least} bytes or more, and at most {MAX_RESPONSE_BYTES} are sent"
+        raise InvalidFieldsError([FieldViolation(field, what)])

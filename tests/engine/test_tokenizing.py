@@ -10,7 +10,7 @@ import pytest
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
-from orchestrator.contract.tokens import MAX_RESPONSE_BYTES, answered
+from orchestrator.contract.tokens import MAX_RESPONSE_BYTES, answered, tokens_response
 from orchestrator.rounds.drafts import Drafts
 from orchestrator.sessions.conversation.codec import Codec, Message
 from orchestrator.sessions.turns.pair import Conversation, Pair
@@ -90,3 +90,18 @@ def test_an_answer_that_clients_could_not_receive_is_refused() -> None:
     with pytest.raises(InvalidFieldsError, match="token_ids asks for too long an answer") as caught:
         answered(orchestrator_pb2.DetokenizeResponse(text="x" * MAX_RESPONSE_BYTES), "token_ids")
     assert [violation.field for violation in caught.value.violations] == ["token_ids"]
+
+
+def test_tokens_that_clients_could_not_receive_are_refused() -> None:
+    """By a bound that no message passes that is small enough."""
+    for tokens, strings in (([7] * 3_900_000, []), ([1] * 900_000, ["x"] * 900_000), ([1], ["é" * 1_990_000])):
+        whole = tokens_response(tokens, strings, 4096, "text")
+        assert 3_500_000 < whole.ByteSize() <= MAX_RESPONSE_BYTES and whole.token_count == len(tokens)
+    for tokens, strings in (
+        ([300_000] * 1_500_000, []),
+        ([7] * (MAX_RESPONSE_BYTES + 1), []),
+        ([1], ["é" * 2_000_000]),
+        ([1], ["x" * MAX_RESPONSE_BYTES]),
+    ):
+        with pytest.raises(InvalidFieldsError, match="text asks for too long an answer"):
+            tokens_response(tokens, strings, 4096, "text")
