@@ -253,8 +253,7 @@ def top(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print that look as JSON")] = False,
 ) -> None:
-    """Watch an orchestrator and its services: tokens a second, acceptance, where a round's time
-    goes, who is busy.
+    """Watch an orchestrator and its services: speed, acceptance, where time goes, who is busy.
 
     On a live screen until Ctrl-C: slipstream top --address 127.0.0.1:50051
 
@@ -283,8 +282,7 @@ def trace(
     html: Annotated[Path | None, typer.Option(help="write one HTML file instead, to send to a colleague")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON instead")] = False,
 ) -> None:
-    """Show a session's last turns round by round: what was proposed and accepted, and where the
-    time went.
+    """Show a session's last turns round by round: what was accepted, and where the time went.
 
     Rounds that need no look share a line. The last two turns of a chat:
 
