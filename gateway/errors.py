@@ -127,7 +127,8 @@ def error_of_peer(error: PeerError, prompt_field: str = "prompt") -> ApiError:
     param = prompt_field if param == "prompt" else param
     message = str(error)
     for violation in error.violations:
-        message = message.replace(violation.field, openai_field(violation.field))
+        told = f"{violation.field} {violation.description}"  # as messages have it, and no word within another
+        message = message.replace(told, f"{openai_field(violation.field)} {violation.description}")
     message = re.sub(r"\bROLE_([A-Z]+)\b", lambda role: role[1].lower(), message)
     code = _CODES.get(error.reason, error.reason.lower())
     return ApiError(status, message, kind=kind, param=param, code=code, headers=_retry_headers(status, error))

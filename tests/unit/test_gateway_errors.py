@@ -65,6 +65,13 @@ def test_the_prompt_of_a_chat_is_its_messages() -> None:
     assert error_of_peer(error).code == "context_length_exceeded"
 
 
+def test_a_word_that_holds_a_fields_name_stays() -> None:
+    violation = FieldViolation("text", "must have at most 9 characters")
+    what = "10 characters are too many for a context of 4 tokens"
+    error = error_of_peer(PeerError(Code.INVALID_ARGUMENT, "PROMPT_TOO_LONG", what, None, [violation]))
+    assert (error.param, str(error)) == ("prompt", what)
+
+
 def test_a_refusal_says_when_to_retry_or_that_no_retry_helps() -> None:
     late = PeerError(Code.RESOURCE_EXHAUSTED, "OVERLOADED", "busy", retry_after=1.25)
     assert error_of_peer(late).headers == {"retry-after": "2", "retry-after-ms": "1250"}
