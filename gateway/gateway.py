@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import time
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Annotated, Any, cast
@@ -20,8 +19,6 @@ log = logging.getLogger(__name__)
 
 _BEARER = re.compile(r"[Bb]earer ([!-~]+)")
 _TRACE_CONTEXT = re.compile(r"[ -~]{1,512}")
-_MODEL_SECONDS = 10.0
-"""Seconds for which the orchestrator is not asked again what it serves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +53,6 @@ class Gateway:
     def __init__(self, client: AsyncClient, model_name: str) -> None:
         self._client = client
         self._model_name = model_name
-        self._model: Model | None = None
-        self._model_until = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def caller_of(self, request: Request) -> AsyncClient:
@@ -75,14 +70,12 @@ class Gateway:
         return await self._client.for_caller(metadata=metadata)
 
     async def model(self, caller: AsyncClient) -> Model:
-        """Return the model that is served. PeerError if the orchestrator does not say."""
-        if self._model is None or time.monotonic() > self._model_until:
-            target = (await caller.server_info()).target
-            fingerprint = fingerprint_of(target.weights_fingerprint, target.sampling_version)
-            name = self._model_name or target.name.rstrip("/").rpartition("/")[2]
-            self._model = Model(name, target.context_length, fingerprint)
-            self._model_until = time.monotonic() + _MODEL_SECONDS
-        return self._model
+        """Return the model that is served. PeerError if the orchestrator does not say, or does not
+        know the caller: it is asked for each request, so no caller learns what another may."""
+        target = (await caller.server_info()).target
+        fingerprint = fingerprint_of(target.weights_fingerprint, target.sampling_version)
+        name = self._model_name or target.name.rstrip("/").rpartition("/")[2]
+        return Model(name, target.context_length, fingerprint)
 
     def run_later(self, work: Coroutine[Any, Any, None]) -> None:
         """Run work that no caller waits for. It must not raise."""

@@ -284,6 +284,8 @@ def test_tokens_are_passed_on_and_limits_come_back(tmp_path: Path) -> None:
         for wrong in (None, "unknown.0123456789abcdef"):
             assert (sent(wrong).status, sent(wrong).error["code"]) == (401, "invalid_api_key")
         assert sent(good).status == 200
+        assert gateway.send("/v1/models", headers={"authorization": f"Bearer {good}"}).status == 200
+        assert gateway.send("/v1/models").status == 401  # what one caller has learnt is not for another
         answers = [sent(limited) for _ in range(4)]
         refused = next(answer for answer in answers if answer.status != 200)
         assert (refused.status, refused.error["type"]) == (429, "rate_limit_error")

@@ -85,7 +85,7 @@ def test_ngrams_propose_where_a_text_repeats_itself(embedded: LocalServices) -> 
         # The answer is in the prompt of the second question: what the target says it can copy.
         again = [*prompt, *first.token_ids, *prompt]
         off = client.generate(again, Settings(temperature=0, max_token_count=40, draft_length=0)).wait()
-        settings = Settings(temperature=0, max_token_count=40, draft_length=8, proposer="ngram")  # whatever it costs
+        settings = Settings(temperature=0, max_token_count=40, draft_length=8, proposer="ngram")
         copied = client.generate(again, settings).wait()
     assert copied.token_ids == off.token_ids
     assert copied.ngram_token_count == copied.draft_token_count
