@@ -64,6 +64,7 @@ class Verifier:
     step_count: int = 0
     now: float = 0.0
     traceparent: str = ""
+    goes_on = True
     _times: StepTimes = field(default_factory=lambda: StepTimes([(1, STEP + ROW), (_ROWS, STEP + ROW * _ROWS)]))
     _arriving: list[tuple[float, int, hint_pb2.Hint]] = field(default_factory=list)
     _parts: list[tuple[float, tuple[int, ...]]] = field(default_factory=list)
