@@ -42,8 +42,10 @@ def gateway(services: LocalServices) -> Iterator[GatewayProcess]:
 
 @pytest.fixture(scope="module")
 def lasting_services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServices]:
+    """An answer takes some seconds, so that it runs when a test looks, even on a busy machine."""
     store = tmp_path_factory.mktemp("store") / "sessions.db"
-    with LocalServices(dataclasses.replace(PAPER_PAIR, store=str(store))) as local:
+    target = f"{PAPER_PAIR.target}&forward_ms=0.5"
+    with LocalServices(dataclasses.replace(PAPER_PAIR, target=target, store=str(store))) as local:
         yield local
 
 
