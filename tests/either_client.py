@@ -94,7 +94,7 @@ def connected(kind: str, address: str, **options: Any) -> Iterator[Client]:
 
 
 async def tasks_left() -> list[str]:
-    """What stays on the loop, besides who asks: grpc's own calls take turns of the loop to end."""
+    """Return the tasks that stay on the loop. grpc's own calls take turns of the loop to end."""
     deadline = time.monotonic() + 60
     while (left := asyncio.all_tasks() - {asyncio.current_task()}) and time.monotonic() < deadline:  # noqa: ASYNC110
         await asyncio.sleep(0.01)

@@ -228,11 +228,11 @@ class DraftSide:
                 other.give_up()
 
     def fell_back(self, reason: str) -> None:
-        """A request that a round waited for has failed: its turn goes on without."""
+        """Count a request that a round waited for and that failed: its turn goes on without it."""
         self.fallbacks[reason] += 1
 
     def verified(self, count: int, accepted_count: int) -> None:
-        """So many tokens of its proposals have been verified in a round, and the first of them
+        """Count the tokens of its proposals that a step verified, and those of them that were
         accepted."""
         self.verified_count += count
         self.accepted_count += accepted_count

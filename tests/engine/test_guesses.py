@@ -326,7 +326,7 @@ async def test_no_guess_goes_beyond_the_runs_end() -> None:
 
 
 def never_right(ear: Ear) -> None:
-    """What the draft says was wrong for long."""
+    """Let the draft be wrong for long."""
     for _ in range(400):
         ear.worth.calibration.judge(ear.worth.maker, 1.0, False)
 

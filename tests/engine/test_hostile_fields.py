@@ -75,7 +75,7 @@ def drawn(kind: type[ProtobufMessage], rng: random.Random) -> Any:
 
 
 def refused_or(work: Callable[[], object]) -> object:
-    """What comes of it; None if it was refused. Its refusal has a status that says the same."""
+    """Return the outcome; None if it was refused. The refusal has a status that says the same."""
     try:
         return work()
     except SlipstreamError as caught:

@@ -153,7 +153,7 @@ def test_an_index_that_is_not_json_is_named(checkpoint: Path) -> None:
 
 
 class Runs:
-    """What a pickle can do: here it would write a file."""
+    """Write a file when it is unpickled, as any pickle may."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -379,7 +379,7 @@ def test_a_name_that_could_be_the_hubs_is_first_of_all_no_directory(name: str, m
 
 @pytest.fixture
 def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the hub's cache, which is all there is without a network, has org/name."""
+    """Return the folder in which the hub's cache has org/name, without a network."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     commit = "0" * 40
