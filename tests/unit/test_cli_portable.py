@@ -42,7 +42,7 @@ def test_up_notices_a_service_that_ends_where_no_signal_can_be_waited_for(monkey
     def serving(*_: Any, **__: Any) -> Iterator[Any]:
         yield SimpleNamespace(services={"orchestrator": ended})
 
-    monkeypatch.setattr(cli, "serving", serving)
+    monkeypatch.setattr("slipstream.cli.commands.up.serving", serving)
     result = CliRunner().invoke(cli.app, ["up"])
     assert result.exit_code == 1 and isinstance(result.exception, SystemExit), result.exception
 

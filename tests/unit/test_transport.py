@@ -102,7 +102,7 @@ def test_up_listens_abroad_where_all_three_are_told(monkeypatch: pytest.MonkeyPa
         started.append((settings, addresses))
         raise SystemExit(0)
 
-    monkeypatch.setattr("slipstream.cli.__main__.serving", serving)
+    monkeypatch.setattr("slipstream.cli.commands.up.serving", serving)
     abroad = ["up", "--orchestrator-address", "0.0.0.0:1"]
     assert "--orchestrator-address 0.0.0.0:1 is not on loopback" in CliRunner().invoke(app, abroad).output
     assert not started
