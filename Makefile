@@ -131,6 +131,12 @@ $(VENV)/docs/ready: $(VENV)/bin/python docs/requirements.txt
 	$(VENV)/docs/bin/python -m pip install --disable-pip-version-check --quiet --requirement docs/requirements.txt
 	@touch $@
 
+# Node for what is built from TypeScript: PATH=$(NODE):$$PATH npm ci
+NODE = $(CURDIR)/$(VENV)/node/bin
+$(VENV)/node/ready: $(VENV)/bin/python tools/node_environment.py
+	$(BIN)/python tools/node_environment.py $(VENV)/node
+	@touch $@
+
 $(VENV)/bench: $(VENV)/dev
 	@echo "installing what the benchmarks compare with"
 	$(INSTALL) '.[dev,bench]'
