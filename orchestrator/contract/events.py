@@ -211,15 +211,15 @@ def _speculative_decoding(statistics: TurnStatistics) -> turn_pb2.SpeculativeDec
         statistics.draft_token_count,
         statistics.accepted_token_count,
     )
-    lengths = statistics.accepted_lengths
+    lengths, longest = statistics.accepted_lengths, max(statistics.draft_lengths, default=0)
     return turn_pb2.SpeculativeDecoding(
         mean_acceptance_length=statistics.mean_acceptance_length,
         draft_acceptance_rate=accepted / drafted if drafted else 0,
-        acceptance_histogram=[lengths[length] for length in range(max(lengths, default=-1) + 1)],
+        acceptance_histogram=[lengths[length] for length in range(longest + 1)] if rounds else [],
         num_spec_steps=rounds,
         num_accepted_draft_tokens=accepted,
         num_draft_tokens=drafted,
-        num_spec_tokens=max(statistics.draft_lengths, default=0),
+        num_spec_tokens=longest,
     )
 
 

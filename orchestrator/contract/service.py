@@ -32,6 +32,7 @@ from orchestrator.contract.events import (
     session_message,
     turn_event,
 )
+from orchestrator.contract.limits import caller_limits
 from orchestrator.contract.settings import settings_message, speculation_message
 from orchestrator.contract.status import status_message
 from orchestrator.contract.tokens import answered, tokenization_of, tokens_of, tokens_response
@@ -241,8 +242,7 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
         self, request: orchestrator_pb2.GetServerInfoRequest, context: Context
     ) -> orchestrator_pb2.GetServerInfoResponse:
         async with _refusals(context):
-            self._access.principal_of(context)
-            pair = self._sessions.pair
+            caller, pair = self._access.principal_of(context), self._sessions.pair
             limits, draft = pair.limits, pair.drafts.info
             default = limits.default_draft_length
             verifier_reachable, draft_reachable = self._peers.reachable
@@ -255,6 +255,7 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
                 default_max_token_count=limits.default_max_token_count,
                 verifier_reachable=verifier_reachable,
                 draft_reachable=draft_reachable,
+                caller_limits=caller_limits(self._sessions.admission, caller),
             )
 
     async def GetTurnTraces(

@@ -125,6 +125,8 @@ class Result:
     """Tokens that rounds with a proposal committed, the target's own tokens included."""
     accepted_per_position: list[int] = field(default_factory=list)
     drafted_per_position: list[int] = field(default_factory=list)
+    acceptance_histogram: list[int] = field(default_factory=list)
+    """Element j: rounds with a proposal of which exactly j tokens were accepted."""
     ngram_token_count: int = 0
     ngram_accepted_token_count: int = 0
     prediction_token_count: int = 0
@@ -183,6 +185,7 @@ class Result:
         self.speculative_token_count = speculation.speculative_token_count or before
         self.accepted_per_position = list(speculation.accepted_per_position_counts)
         self.drafted_per_position = list(speculation.drafted_per_position_counts)
+        self.acceptance_histogram = list(speculation.speculative_decoding.acceptance_histogram)
         self.ngram_token_count = speculation.ngram_token_count
         self.ngram_accepted_token_count = speculation.ngram_accepted_token_count
         self.prediction_token_count = speculation.prediction_token_count

@@ -1207,6 +1207,7 @@ class GetServerInfoResponse(_message.Message):
     DEFAULT_MAX_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     VERIFIER_REACHABLE_FIELD_NUMBER: _builtins.int
     DRAFT_REACHABLE_FIELD_NUMBER: _builtins.int
+    CALLER_LIMITS_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     """Slipstream's version."""
     max_draft_length: _builtins.int
@@ -1232,6 +1233,10 @@ class GetServerInfoResponse(_message.Message):
     def default_speculation(self) -> _generation_pb2.Speculation:
         """Speculation of turns that do not set it."""
 
+    @_builtins.property
+    def caller_limits(self) -> Global___CallerLimits:
+        """The caller's limits on turns and tokens, and what they leave it. Unset: it has none."""
+
     def __init__(
         self,
         *,
@@ -1243,14 +1248,60 @@ class GetServerInfoResponse(_message.Message):
         default_max_token_count: _builtins.int = ...,
         verifier_reachable: _builtins.bool = ...,
         draft_reachable: _builtins.bool = ...,
+        caller_limits: Global___CallerLimits | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["default_speculation", b"default_speculation", "draft", b"draft", "target", b"target"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["caller_limits", b"caller_limits", "default_speculation", b"default_speculation", "draft", b"draft", "target", b"target"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["default_max_token_count", b"default_max_token_count", "default_speculation", b"default_speculation", "draft", b"draft", "draft_reachable", b"draft_reachable", "max_draft_length", b"max_draft_length", "target", b"target", "verifier_reachable", b"verifier_reachable", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller_limits", b"caller_limits", "default_max_token_count", b"default_max_token_count", "default_speculation", b"default_speculation", "draft", b"draft", "draft_reachable", b"draft_reachable", "max_draft_length", b"max_draft_length", "target", b"target", "verifier_reachable", b"verifier_reachable", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetServerInfoResponse: _TypeAlias = GetServerInfoResponse  # noqa: Y015
+
+@_typing.final
+class CallerLimits(_message.Message):
+    """Limits of the calling principal, as the process that answers counts them. Each process counts by
+    itself, and the next call may reach another one.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MAX_TURN_COUNT_FIELD_NUMBER: _builtins.int
+    TURN_COUNT_FIELD_NUMBER: _builtins.int
+    TOKENS_PER_MINUTE_FIELD_NUMBER: _builtins.int
+    LEFT_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
+    max_turn_count: _builtins.int
+    """Most turns that run or wait. Unset: no limit."""
+    turn_count: _builtins.int
+    """Turns that run or wait now."""
+    tokens_per_minute: _builtins.float
+    """Most tokens a minute, of prompts and answers together. Unset: no limit."""
+    left_token_count: _builtins.float
+    """Tokens that are left now. Those that running turns may still generate are taken off. It grows
+    steadily, up to tokens_per_minute.
+    """
+    def __init__(
+        self,
+        *,
+        max_turn_count: _builtins.int | None = ...,
+        turn_count: _builtins.int = ...,
+        tokens_per_minute: _builtins.float | None = ...,
+        left_token_count: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_turn_count", b"_max_turn_count", "_tokens_per_minute", b"_tokens_per_minute", "max_turn_count", b"max_turn_count", "tokens_per_minute", b"tokens_per_minute"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_turn_count", b"_max_turn_count", "_tokens_per_minute", b"_tokens_per_minute", "left_token_count", b"left_token_count", "max_turn_count", b"max_turn_count", "tokens_per_minute", b"tokens_per_minute", "turn_count", b"turn_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__max_turn_count: _TypeAlias = _typing.Literal["max_turn_count"]  # noqa: Y015
+    _WhichOneofArgType__max_turn_count: _TypeAlias = _typing.Literal["_max_turn_count", b"_max_turn_count"]  # noqa: Y015
+    _WhichOneofReturnType__tokens_per_minute: _TypeAlias = _typing.Literal["tokens_per_minute"]  # noqa: Y015
+    _WhichOneofArgType__tokens_per_minute: _TypeAlias = _typing.Literal["_tokens_per_minute", b"_tokens_per_minute"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_turn_count) -> _WhichOneofReturnType__max_turn_count | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__tokens_per_minute) -> _WhichOneofReturnType__tokens_per_minute | None: ...
+
+Global___CallerLimits: _TypeAlias = CallerLimits  # noqa: Y015
 
 @_typing.final
 class Model(_message.Message):

@@ -599,7 +599,9 @@ class SpeculativeDecoding(_message.Message):
     """Tokens of the longest proposal."""
     @_builtins.property
     def acceptance_histogram(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Element j: rounds with a proposal of which exactly j tokens were accepted."""
+        """Element j: rounds with a proposal of which exactly j tokens were accepted. It has
+        num_spec_tokens + 1 elements, or none if there was no such round.
+        """
 
     def __init__(
         self,

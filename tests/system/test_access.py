@@ -231,6 +231,15 @@ def test_one_connection_speaks_for_several_callers(guarded: LocalServices) -> No
 
 
 @pytest.mark.essential
+def test_a_caller_is_told_its_limits_and_what_they_leave(guarded: LocalServices) -> None:
+    with client_of(guarded, TOKENS["meek"][0]) as meek, client_of(guarded, TOKENS["bob"][0]) as bob:
+        limits = meek.server_info().caller_limits
+        assert (limits.max_turn_count, limits.turn_count) == (2, 0)
+        assert (limits.tokens_per_minute, limits.left_token_count) == (50, 50)
+        assert not bob.server_info().HasField("caller_limits")
+
+
+@pytest.mark.essential
 def test_one_principal_has_as_many_tokens_a_minute_and_turns_at_once_as_it_may(guarded: LocalServices) -> None:
     for _ in range(8):  # until a process is met twice: each counts for itself
         with client_of(guarded, TOKENS["meek"][0]) as meek:

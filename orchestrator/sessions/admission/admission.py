@@ -31,7 +31,8 @@ from orchestrator.sessions.admission.demand import (
     Capacity,
     Demand,
 )
-from orchestrator.sessions.admission.shares import Shares
+from orchestrator.sessions.admission.principal import Principal
+from orchestrator.sessions.admission.shares import Share, Shares
 
 MOST_WAITING = 1024
 """Requests in the queue."""
@@ -135,6 +136,10 @@ class Admission:
         if self._most_kv_tokens:
             found["kv_tokens"] = (self._kv_token_count, self._most_kv_tokens)
         return found
+
+    def share_of(self, principal: Principal) -> Share:
+        """Return a principal's account: what its limits leave it."""
+        return self._shares.share_of(principal)
 
     @property
     def waiting_count(self) -> int:
