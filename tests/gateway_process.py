@@ -76,11 +76,13 @@ def stored_sessions(store: str) -> int:
 
 
 @contextmanager
-def gateway_process(orchestrator: str, *flags: str, tls: ssl.SSLContext | None = None) -> Iterator[GatewayProcess]:
+def gateway_process(
+    orchestrator: str, *flags: str, tls: ssl.SSLContext | None = None, python: str = sys.executable
+) -> Iterator[GatewayProcess]:
     """A gateway in front of an orchestrator, which has answered once. ``tls`` trusts its
-    certificate."""
+    certificate; ``python`` is the interpreter that runs it."""
     address = free_address()
-    command = [sys.executable, "-P", "-m", "gateway", "--orchestrator", orchestrator, "--address", address]
+    command = [python, "-P", "-m", "gateway", "--orchestrator", orchestrator, "--address", address]
     process = subprocess.Popen([*command, *flags, "--log-level", "WARNING"])
     running = GatewayProcess(address, process, tls)
     try:

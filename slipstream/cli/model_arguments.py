@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 from slipstream.errors import SlipstreamError
+from slipstream.extras import missing
 from slipstream.model_names import can_be_hub_id
 from slipstream.reasons import Reason
 
@@ -27,7 +28,11 @@ class WrongModelError(SlipstreamError):
 def refuse_wrong_model(option: str, name: str) -> None:
     """Raise WrongModelError unless a model can be there. Only names and directories are looked at:
     the service that loads the model checks the rest, and asks the hub."""
-    if name == EMBEDDED or name.startswith(ARITHMETIC):
+    if name == EMBEDDED:
+        if command := missing("embedded"):
+            raise WrongModelError(f"{option} {name}: the embedded pair is not installed: {command}")
+        return
+    if name.startswith(ARITHMETIC):
         return
     if not name:
         raise WrongModelError(f"{option} is empty: {_RIGHT}")

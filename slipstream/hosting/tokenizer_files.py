@@ -15,6 +15,7 @@ from tokenizers.models import BPE
 from slipstream.engine.arithmetic import FIRST_ORDINARY_TOKEN, SCHEME
 from slipstream.engine.checkpoint import NO_TRUST, Trust, check_config, directory_of, one_line, refuse_without_torch
 from slipstream.engine.errors import UnsupportedModelError
+from slipstream.extras import missing
 from slipstream.hosting.tokenizer_config import TEMPLATE_FILE, chat_templates, named_special_tokens, needs_transformers
 from slipstream.hosting.tokenizer_json import CONFIG_FILE, TOKENIZER_FILE, parts_of, read_tokenizer
 
@@ -218,5 +219,8 @@ def _byte_tokenizer() -> Tokenizer:
 
 
 def embedded_directory(role: str) -> Path:
-    """Return the package's folder of the embedded ``target`` or ``draft``."""
+    """Return the package's folder of the embedded ``target`` or ``draft``. UnsupportedModelError if
+    the pair is not installed."""
+    if command := missing("embedded"):
+        raise UnsupportedModelError(f"the embedded pair is not installed: {command}")
     return Path(__file__).resolve().parent.parent / "embedded" / role

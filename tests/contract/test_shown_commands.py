@@ -65,9 +65,12 @@ def check_make(words: list[str]) -> None:
 
 
 def check_pip(words: list[str]) -> None:
-    """Extras of the package."""
+    """Extras of the package, and folders of other packages."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for word in words[2:]:
+        if word.startswith("./"):
+            assert (ROOT / word / "pyproject.toml").is_file()
+            continue
         found = re.fullmatch(r"(\.|slipstream-llm)(\[(?P<extras>[\w,-]+)\])?", word)
         assert found is not None
         assert set((found["extras"] or "").split(",")) - {""} <= set(project["optional-dependencies"])
@@ -115,6 +118,7 @@ def test_a_settings_file_that_is_shown_is_well_formed(block: Block) -> None:
         "make chatt",
         "make chat MODLE=smollm2",
         "pip install '.[modles]'",
+        "pip install ./slipstream/nowhere",
         "cd nowhere",
     ],
 )

@@ -117,11 +117,12 @@ def test_bad_health_takes_an_orchestrator_out_of_service_and_does_not_restart_it
 
 def test_the_images_have_every_extra_that_serves() -> None:
     project = tomllib.loads((deploy.ROOT / "pyproject.toml").read_text())["project"]
-    serving = set(project["optional-dependencies"]) - {"bench", "dev", "services", "llamacpp-native"}
+    serving = set(project["optional-dependencies"]) - {"bench", "dev", "services", "embedded", "llamacpp-native"}
     dockerfile = (deploy.DEPLOY / "docker" / "Dockerfile").read_text()
     installed = [set(extras.split(",")) for extras in re.findall(r"'\.\[(.+)\]'", dockerfile)]
     assert set().union(*installed) == serving - {"compiled"}  # which torch brings
     assert all("llamacpp" in extras for extras in installed if "torch" in extras)
+    assert "--wheel-dir /wheels . ./slipstream/embedded\n" in dockerfile  # the pair is a package of its own
 
 
 def test_the_autoscaler_reads_what_the_adapter_shows_and_only_metrics_that_there_are() -> None:
