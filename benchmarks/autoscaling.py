@@ -23,7 +23,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from rich.table import Table
 
 from benchmarks.report import Report, add_output
-from slipstream.cli.local import Service, free_address
+from slipstream.cli.local import free_address
+from slipstream.cli.service_process import Service
 from slipstream.client import Client, PeerError, Settings
 
 _QUEUE_TARGET = 8

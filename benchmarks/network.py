@@ -18,7 +18,8 @@ from rich.table import Table
 
 from benchmarks.link import Link
 from benchmarks.report import Picture, Report, add_output
-from slipstream.cli.local import LocalServices, PairSettings, Service, free_address
+from slipstream.cli.local import LocalServices, PairSettings, free_address
+from slipstream.cli.service_process import Service
 from slipstream.client import Client, Result, Settings
 
 _LONGEST = 32

@@ -24,7 +24,8 @@ from rich.table import Table
 from benchmarks.report import Report, add_output
 from benchmarks.scale import orchestrator
 from slipstream.cli.load import LoadSettings, run_load
-from slipstream.cli.local import Service, free_address
+from slipstream.cli.local import free_address
+from slipstream.cli.service_process import Service
 from slipstream.client import Settings
 from slipstream.interpreter import module_command
 

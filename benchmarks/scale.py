@@ -25,7 +25,8 @@ from rich.table import Table
 
 from benchmarks.report import Picture, Report, add_output
 from slipstream.cli.load import LoadSettings, run_load
-from slipstream.cli.local import Service, free_address
+from slipstream.cli.local import free_address
+from slipstream.cli.service_process import Service
 from slipstream.client import Client, Settings
 from slipstream.interpreter import module_command
 

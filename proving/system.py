@@ -18,7 +18,8 @@ from proving.certificates import Certified
 from proving.chaos.clock import ClockOfDay
 from proving.pairs import COMPILED, CUDA, GGUF, LLAMACPP, TORCH, Pair
 from proving.proxy import Proxy, ProxyThread
-from slipstream.cli.local import Service, free_address
+from slipstream.cli.local import free_address
+from slipstream.cli.service_process import Service
 from slipstream.client import Client
 from slipstream.engine.llamacpp.backend import STREAM_MULTIPLE
 

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import slipstream.engine  # noqa: F401 - it changes the environment, as in any service: before the nursery reads that
-from slipstream.cli.local import Service
+from slipstream.cli.service_process import Service
 from tests.nursery import Nursery
 
 ESSENTIAL = [Path(__file__).parent / folder for folder in ("contract", "engine")]

@@ -22,15 +22,15 @@ from multiprocessing import connection, forkserver
 from pathlib import Path
 
 from proving.chaos import clock
-from slipstream.cli.local import ServiceProcess, execute
+from slipstream.cli.service_process import ServiceProcess, execute
 
 _READ_IN_TIME = ("SLIPSTREAM_", "OTEL_", "PYTEST_")
 """How names of variables begin that are read when a service starts, not by an import."""
 
 
 class Nursery:
-    """Starts services, in place of `slipstream.cli.local.execute`. Its process starts with the
-    first of them."""
+    """Starts services, in place of `slipstream.cli.service_process.execute`. The first of them
+    starts its process."""
 
     def __init__(self) -> None:
         self._context = multiprocessing.get_context("forkserver")

@@ -24,7 +24,8 @@ import psutil
 from proving.hostile.hostile_peer import HostilePeer, Liar, lies
 from proving.hostile.judge import MOST_MEMORY, Judge
 from slipstream.agreed import WIRE_VERSION
-from slipstream.cli.local import Service, free_address
+from slipstream.cli.local import free_address
+from slipstream.cli.service_process import Service
 from slipstream.client import Client, Settings
 from slipstream.wire.v1 import model_pb2, model_pb2_grpc
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from slipstream.cli import local
-from slipstream.cli.local import LocalServices, PairSettings, Service, is_small
+from slipstream.cli.local import LocalServices, PairSettings, is_small
+from slipstream.cli.service_process import Service
 from slipstream.compilation import PROGRESS
 from slipstream.engine.compiled import loading
 from slipstream.hosting.tokenizer_files import embedded_directory

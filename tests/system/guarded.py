@@ -17,7 +17,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from proving.certificates import Authority
 from slipstream.bearer_tokens import make_token
-from slipstream.cli.local import Service, free_address, wait_until_healthy
+from slipstream.cli.local import free_address
+from slipstream.cli.service_process import Service, wait_until_healthy
 from slipstream.client import Client
 from slipstream.rpc.channel import CHANNEL_OPTIONS
 

@@ -16,7 +16,8 @@ import pytest
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-from slipstream.cli.local import LocalServices, PairSettings, ServiceFailedError, free_address
+from slipstream.cli.local import LocalServices, PairSettings, free_address
+from slipstream.cli.service_process import ServiceFailedError
 from slipstream.client import Client, PeerError, Settings
 from slipstream.errors import Code
 from slipstream.sampling.rule import SamplingRule

@@ -22,7 +22,8 @@ from typing import Any
 import grpc
 import pytest
 
-from slipstream.cli.local import LocalServices, PairSettings, Service, ServiceFailedError, free_address
+from slipstream.cli.local import LocalServices, PairSettings, free_address
+from slipstream.cli.service_process import Service, ServiceFailedError
 from slipstream.client import Client, PeerError, Settings
 from slipstream.v1 import orchestrator_pb2 as pb
 from slipstream.v1 import orchestrator_pb2_grpc, turn_pb2

@@ -18,7 +18,8 @@ from proving.hostile.judge import Judge
 from proving.hostile.requests import SERVICES
 from proving.hostile.run import main
 from proving.hostile.structures import StructureAttack
-from slipstream.cli.local import LocalServices, Service, execute
+from slipstream.cli.local import LocalServices
+from slipstream.cli.service_process import Service, execute
 from slipstream.engine.errors import QueueFullError
 from slipstream.errors import Code, FieldViolation, InvalidFieldsError, SlipstreamError
 from slipstream.rpc.status import error_of, status_of

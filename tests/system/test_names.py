@@ -14,7 +14,8 @@ from orchestrator.rounds.rounds import Rounds
 from orchestrator.rounds.session import SessionRounds
 from orchestrator.rounds.terms import LEAD, RoundTerms
 from orchestrator.speculation.settings import SpeculationSettings
-from slipstream.cli.local import Service, free_address
+from slipstream.cli.local import free_address
+from slipstream.cli.service_process import Service
 from slipstream.rpc.connector import PLAINTEXT
 from slipstream.sampling.rule import SamplingRule
 from tests.scripted_peers import new_note

@@ -14,7 +14,8 @@ import psutil
 import pytest
 
 from proving.chaos.clock import ClockOfDay, can_be_set
-from slipstream.cli.local import Service, free_address
+from slipstream.cli.local import free_address
+from slipstream.cli.service_process import Service
 
 FLAGS = ["--model", "arithmetic:"]
 

@@ -8,7 +8,8 @@ from queue import SimpleQueue
 
 import grpc
 
-from slipstream.cli.local import Service, free_address
+from slipstream.cli.local import free_address
+from slipstream.cli.service_process import Service
 from slipstream.rpc.wire import seconds
 from slipstream.wire.v1 import model_pb2, verifier_pb2, verifier_pb2_grpc
 from tests.system.conftest import first_verify, new_handle

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.cli.local import Service, free_address
+from slipstream.cli.local import free_address
+from slipstream.cli.service_process import Service
 from slipstream.client import Client, Reply, Settings
 from tests import tiny_models
 from tests.system.conftest import load_of, paper_tokens

@@ -14,7 +14,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from slipstream.cli.local import Service, free_address
+from slipstream.cli.local import free_address
+from slipstream.cli.service_process import Service
 from slipstream.client import Client, PeerError, Settings
 from slipstream.v1 import orchestrator_pb2
 from tests import tiny_models

@@ -16,7 +16,8 @@ import grpc
 import pytest
 
 from proving.certificates import Authority
-from slipstream.cli.local import LocalServices, Service, free_address
+from slipstream.cli.local import LocalServices, free_address
+from slipstream.cli.service_process import Service
 from slipstream.client import Client, Settings
 from slipstream.rpc.channel import CHANNEL_OPTIONS
 from slipstream.wire.v1 import model_pb2, model_pb2_grpc
