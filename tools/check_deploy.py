@@ -72,6 +72,7 @@ def settings_of(root: Path = ROOT) -> dict[str, Any]:
         "ORCHESTRATOR": listening | _fields(root / "orchestrator/processes/settings.py", "OrchestratorSettings"),
         "VERIFIER": shared | _fields(root / "verifier_service/settings.py", "VerifierSettings"),
         "DRAFT": shared | _fields(root / "draft_service/settings.py", "DraftSettings"),
+        "GATEWAY": _fields(root / "gateway/settings.py", "GatewaySettings"),
     }
     return {
         f"SLIPSTREAM_{kind}_{field.upper()}": value for kind, fields in kinds.items() for field, value in fields.items()
@@ -108,7 +109,7 @@ def version() -> str:
 
 def unknown_settings(text: str, known: Iterable[str]) -> list[Fault]:
     """Return variables in the text that no service reads. pydantic would ignore them silently."""
-    named = set(re.findall(r"\bSLIPSTREAM_(?:ORCHESTRATOR|VERIFIER|DRAFT)_[A-Z0-9_]+", text))
+    named = set(re.findall(r"\bSLIPSTREAM_(?:ORCHESTRATOR|VERIFIER|DRAFT|GATEWAY)_[A-Z0-9_]+", text))
     return [f"no service reads {name}" for name in sorted(named - set(known))]
 
 

@@ -23,6 +23,7 @@ def test_settings_are_read_off_the_source_with_their_defaults() -> None:
     assert KNOWN["SLIPSTREAM_DRAFT_ADDRESS"] == "127.0.0.1:50053"
     assert {"SLIPSTREAM_DRAFT_TLS_KEY", "SLIPSTREAM_ORCHESTRATOR_INSECURE"} <= set(KNOWN), "what all services share"
     assert deploy.version() == VERSION
+    assert KNOWN["SLIPSTREAM_GATEWAY_DRAIN_SECONDS"] == 30
 
 
 def test_a_misspelt_setting_is_found() -> None:
@@ -113,6 +114,14 @@ def test_bad_health_takes_an_orchestrator_out_of_service_and_does_not_restart_it
     (container,) = pod["containers"]
     assert "grpc" in container["readinessProbe"]
     assert "grpc" not in container["livenessProbe"] and "exec" not in container["livenessProbe"]
+
+
+def test_a_gateway_without_an_orchestrator_is_taken_out_of_service_and_not_restarted() -> None:
+    base = deploy.DEPLOY / "kubernetes" / "base" / "gateway.yaml"
+    ((pod, _),) = deploy.workloads(list(yaml.safe_load_all(base.read_text())))
+    (container,) = pod["containers"]
+    paths = {name: container[f"{name}Probe"]["httpGet"]["path"] for name in ("startup", "liveness", "readiness")}
+    assert paths == {"startup": "/version", "liveness": "/version", "readiness": "/health"}
 
 
 def test_the_images_have_every_extra_that_serves() -> None:
