@@ -18,7 +18,7 @@ from orchestrator.sessions.admission.principal import Principal
 from orchestrator.sessions.conversation.choices import MAX_CHOICES
 from orchestrator.sessions.conversation.codec import Message
 from orchestrator.sessions.entrance.chat_commands import BadCommand, CancelTurn, Command, SendMessage, StartChat
-from orchestrator.sessions.entrance.requests import Generation, NewSession, UserMessage
+from orchestrator.sessions.entrance.requests import Fork, Generation, NewSession, UserMessage
 from orchestrator.sessions.turns.pair import Conversation, Prompt
 from orchestrator.sessions.turns.predictions import MAX_PREDICTION_TOKENS
 from orchestrator.sessions.turns.request_names import MAX_REQUEST_ID_LENGTH, NAMELESS, RequestName, check_request_id
@@ -33,6 +33,9 @@ holds them."""
 
 MAX_METADATA, MAX_METADATA_KEY, MAX_METADATA_VALUE = 16, 64, 512
 """Most entries of a session's metadata, and most characters of a key and of a value."""
+
+MAX_NOTE = 65_536
+"""Most characters of a turn's note."""
 
 _DEFAULT_PAGE_SIZE, _MAX_PAGE_SIZE = 100, 1000
 _CURSOR = struct.Struct(">q")
@@ -84,12 +87,16 @@ def message_of(request: orchestrator_pb2.SendMessageRequest, caller: Principal) 
     """Convert a SendMessage request."""
     check_position(request.after_token_count, "after_token_count")
     name = _name(request.request_id, request, "session_id", "after_token_count")
-    return UserMessage(request.content, settings_of(request.settings), name, caller, _prediction(request))
+    if len(request.note) > MAX_NOTE:
+        what = f"must have at most {MAX_NOTE} characters, but has {len(request.note)}"
+        raise InvalidFieldsError([FieldViolation("note", what)])
+    settings, prediction = settings_of(request.settings), _prediction(request)
+    return UserMessage(request.content, settings, name, caller, prediction, request.note)
 
 
-def fork_of(request: orchestrator_pb2.ForkSessionRequest) -> tuple[int | None, RequestName]:
-    """Return the turn after which a fork continues, and the request's name."""
-    return given(request, "after_turn"), _name(request.request_id, request)
+def fork_of(request: orchestrator_pb2.ForkSessionRequest) -> Fork:
+    """Convert a ForkSession request."""
+    return Fork(given(request, "after_turn"), given(request, "system"), _name(request.request_id, request))
 
 
 def check_position(after_token_count: int, field: str) -> None:

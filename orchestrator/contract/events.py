@@ -7,12 +7,13 @@ from functools import partial
 
 from orchestrator.contract.commands import ROLES
 from orchestrator.contract.fields import timestamp
+from orchestrator.contract.settings import settings_message
 from orchestrator.peers.model_info import ModelInfo
 from orchestrator.rounds.result import Origin
 from orchestrator.sessions.conversation.codec import Codec, Message
 from orchestrator.sessions.conversation.turn_limits import FinishReason
 from orchestrator.sessions.durability.loaded import SessionSummary
-from orchestrator.sessions.durability.payloads import ToldTurn
+from orchestrator.sessions.durability.payloads import AskedTurn, ToldTurn
 from orchestrator.sessions.entrance.chat_commands import ChatEvent, CommandFailed, SessionOpened, TurnHappened
 from orchestrator.sessions.entrance.sessions import Sessions
 from orchestrator.sessions.turns.pair import Pair
@@ -103,6 +104,21 @@ def fitting_sessions(sessions: Sequence[session_pb2.Session]) -> Sequence[sessio
         if room < 0:
             return sessions[: max(1, index)]
     return sessions
+
+
+def asked_turn(asked: AskedTurn) -> orchestrator_pb2.GetTurnResponse:
+    """Convert what a turn was asked."""
+    payload = asked.payload
+    return orchestrator_pb2.GetTurnResponse(
+        turn=asked.turn,
+        request_id=asked.request_id,
+        system=asked.system,
+        content=payload.content or "",
+        settings=None if payload.settings is None else settings_message(payload.settings),
+        note=payload.note,
+        create_time=None if payload.created is None else timestamp(payload.created),
+        running=asked.is_running,
+    )
 
 
 def exported_turn(told: ToldTurn) -> orchestrator_pb2.ExportedTurn:

@@ -24,6 +24,7 @@ from orchestrator.contract.commands import (
     turn_count_of,
 )
 from orchestrator.contract.events import (
+    asked_turn,
     chat_response,
     exported_turn,
     fitting_sessions,
@@ -179,6 +180,13 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
                     self._watching.call_refused("Chat", event.error)
                 yield chat_response(event, self._sessions)
 
+    async def GetTurn(
+        self, request: orchestrator_pb2.GetTurnRequest, context: Context
+    ) -> orchestrator_pb2.GetTurnResponse:
+        async with _refusals(context):
+            caller = self._access.principal_of(context)
+            return asked_turn(await self._sessions.asked(request.session_id, request.turn, caller))
+
     async def GetSession(
         self, request: orchestrator_pb2.GetSessionRequest, context: Context
     ) -> orchestrator_pb2.GetSessionResponse:
@@ -208,9 +216,8 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
         self, request: orchestrator_pb2.ForkSessionRequest, context: Context
     ) -> orchestrator_pb2.ForkSessionResponse:
         async with _refusals(context):
-            after_turn, name = fork_of(request)
             caller = self._access.principal_of(context)
-            record = await self._sessions.fork(request.session_id, after_turn, name, caller)
+            record = await self._sessions.fork(request.session_id, fork_of(request), caller)
             return orchestrator_pb2.ForkSessionResponse(
                 session=session_message(record.summary, self._sessions.ttl_seconds)
             )

@@ -122,6 +122,15 @@ def sessions_of_request(t: Transaction, principal: str, request_id: str, *, list
     return [session_of(row) for row in t.rows(statement, (int(listed), principal, request_id))]
 
 
+def turn_begun(t: Transaction, session_id: str, turn: int) -> TurnRow | None:
+    """Return one turn of a session as it was written before its first token."""
+    found = t.row(f"SELECT {', '.join(_BEGUN)} FROM turns WHERE session_id = ? AND turn = ?", (session_id, turn))
+    if found is None:
+        return None
+    turn, request_id, fingerprint, shared_count, prompt, payload = found
+    return TurnRow(turn, request_id, bytes(fingerprint), shared_count, bytes(prompt), payload)
+
+
 def turns_of(t: Transaction, session_id: str) -> list[StoredTurn]:
     """Return a session's turns, in order."""
     noted: dict[int, list[tuple[int, bytes]]] = {}

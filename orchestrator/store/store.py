@@ -29,6 +29,7 @@ from orchestrator.store.statements import (
     session_of,
     sessions_of_request,
     still_owns,
+    turn_begun,
     turns_of,
     update_session,
 )
@@ -290,6 +291,10 @@ class Store:
         return await self._database.run(lambda t: turns_of(t, session_id), reads=True)
 
     # Turns.
+
+    async def find_turn(self, session_id: str, turn: int) -> TurnRow | None:
+        """Return one turn of a session as it began; None if there is none."""
+        return await self._database.run(lambda t: turn_begun(t, session_id, turn), reads=True)
 
     async def begin_turn(self, session: SessionRow, turn: TurnRow, counts: Counts) -> None:
         """Write a turn that is about to begin. SessionMovedError if another process owns it."""

@@ -147,11 +147,11 @@ def create_session(
 
 
 def fork_session(
-    session_id: str, after_turn: int | None, request_id: str | None
+    session_id: str, after_turn: int | None, request_id: str | None, system: str | None
 ) -> orchestrator_pb2.ForkSessionRequest:
     """Build a request to fork a session."""
     return orchestrator_pb2.ForkSessionRequest(
-        session_id=session_id, after_turn=after_turn, request_id=request_id or new_request_id()
+        session_id=session_id, after_turn=after_turn, request_id=request_id or new_request_id(), system=system
     )
 
 
@@ -162,6 +162,7 @@ def send_message(
     below: Settings | None,
     request_id: str | None,
     prediction: str | Sequence[int] | None = None,
+    note: str = "",
 ) -> orchestrator_pb2.SendMessageRequest:
     """Build a request with a user message. Its settings lie over those ``below``, if there are
     any."""
@@ -174,6 +175,7 @@ def send_message(
         content=content,
         settings=message,
         prediction=_predicted(prediction),
+        note=note,
     )
 
 

@@ -324,6 +324,7 @@ class SendMessageRequest(_message.Message):
     SETTINGS_FIELD_NUMBER: _builtins.int
     AFTER_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     PREDICTION_FIELD_NUMBER: _builtins.int
+    NOTE_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """The session."""
     request_id: _builtins.str
@@ -335,6 +336,10 @@ class SendMessageRequest(_message.Message):
     """Not empty."""
     after_token_count: _builtins.int
     """For a message sent again: the number of its turn's tokens that were seen."""
+    note: _builtins.str
+    """What the caller wants to keep with the turn: GetTurn returns it. The server does not read it,
+    and no text depends on it. At most 65,536 characters. Empty: nothing.
+    """
     @_builtins.property
     def settings(self) -> _generation_pb2.GenerationSettings:
         """Settings for this turn alone."""
@@ -352,10 +357,11 @@ class SendMessageRequest(_message.Message):
         settings: _generation_pb2.GenerationSettings | None = ...,
         after_token_count: _builtins.int = ...,
         prediction: Global___Prediction | None = ...,
+        note: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["prediction", b"prediction", "settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_token_count", b"after_token_count", "content", b"content", "prediction", b"prediction", "request_id", b"request_id", "session_id", b"session_id", "settings", b"settings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_token_count", b"after_token_count", "content", b"content", "note", b"note", "prediction", b"prediction", "request_id", b"request_id", "session_id", b"session_id", "settings", b"settings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -803,6 +809,90 @@ class ChatClosing(_message.Message):
 Global___ChatClosing: _TypeAlias = ChatClosing  # noqa: Y015
 
 @_typing.final
+class GetTurnRequest(_message.Message):
+    """A request for what a turn was asked."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    TURN_FIELD_NUMBER: _builtins.int
+    session_id: _builtins.str
+    """The session."""
+    turn: _builtins.int
+    """The turn."""
+    def __init__(
+        self,
+        *,
+        session_id: _builtins.str = ...,
+        turn: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["session_id", b"session_id", "turn", b"turn"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetTurnRequest: _TypeAlias = GetTurnRequest  # noqa: Y015
+
+@_typing.final
+class GetTurnResponse(_message.Message):
+    """What a turn was asked."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TURN_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    SYSTEM_FIELD_NUMBER: _builtins.int
+    CONTENT_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
+    NOTE_FIELD_NUMBER: _builtins.int
+    CREATE_TIME_FIELD_NUMBER: _builtins.int
+    RUNNING_FIELD_NUMBER: _builtins.int
+    turn: _builtins.int
+    """Its number."""
+    request_id: _builtins.str
+    """The request_id of its message."""
+    system: _builtins.str
+    """The session's system message. Unset: none."""
+    content: _builtins.str
+    """The user's message."""
+    note: _builtins.str
+    """What its caller keeps with it: SendMessageRequest.note."""
+    running: _builtins.bool
+    """True until it has ended."""
+    @_builtins.property
+    def settings(self) -> _generation_pb2.GenerationSettings:
+        """The message's settings over the session's. Unset for a turn that an earlier version of the
+        server has stored.
+        """
+
+    @_builtins.property
+    def create_time(self) -> _timestamp_pb2.Timestamp:
+        """When it began. Unset as `settings`. Turns that a fork copied began when they first ran."""
+
+    def __init__(
+        self,
+        *,
+        turn: _builtins.int = ...,
+        request_id: _builtins.str = ...,
+        system: _builtins.str | None = ...,
+        content: _builtins.str = ...,
+        settings: _generation_pb2.GenerationSettings | None = ...,
+        note: _builtins.str = ...,
+        create_time: _timestamp_pb2.Timestamp | None = ...,
+        running: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_system", b"_system", "create_time", b"create_time", "settings", b"settings", "system", b"system"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_system", b"_system", "content", b"content", "create_time", b"create_time", "note", b"note", "request_id", b"request_id", "running", b"running", "settings", b"settings", "system", b"system", "turn", b"turn"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__system: _TypeAlias = _typing.Literal["system"]  # noqa: Y015
+    _WhichOneofArgType__system: _TypeAlias = _typing.Literal["_system", b"_system"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__system) -> _WhichOneofReturnType__system | None: ...
+
+Global___GetTurnResponse: _TypeAlias = GetTurnResponse  # noqa: Y015
+
+@_typing.final
 class GetSessionRequest(_message.Message):
     """A request for one session."""
 
@@ -927,6 +1017,7 @@ class ForkSessionRequest(_message.Message):
     SESSION_ID_FIELD_NUMBER: _builtins.int
     AFTER_TURN_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
+    SYSTEM_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """The session to begin like."""
     after_turn: _builtins.int
@@ -940,20 +1031,30 @@ class ForkSessionRequest(_message.Message):
     Take a random id, or one with the user in it. Without an access file all callers are one
     principal.
     """
+    system: _builtins.str
+    """The new session's system message instead of the other's. Empty: none. Unset: the other's. With
+    another one, what was said is computed again.
+    """
     def __init__(
         self,
         *,
         session_id: _builtins.str = ...,
         after_turn: _builtins.int | None = ...,
         request_id: _builtins.str = ...,
+        system: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_after_turn", b"_after_turn", "after_turn", b"after_turn"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_after_turn", b"_after_turn", "_system", b"_system", "after_turn", b"after_turn", "system", b"system"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after_turn", b"_after_turn", "after_turn", b"after_turn", "request_id", b"request_id", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after_turn", b"_after_turn", "_system", b"_system", "after_turn", b"after_turn", "request_id", b"request_id", "session_id", b"session_id", "system", b"system"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__after_turn: _TypeAlias = _typing.Literal["after_turn"]  # noqa: Y015
     _WhichOneofArgType__after_turn: _TypeAlias = _typing.Literal["_after_turn", b"_after_turn"]  # noqa: Y015
+    _WhichOneofReturnType__system: _TypeAlias = _typing.Literal["system"]  # noqa: Y015
+    _WhichOneofArgType__system: _TypeAlias = _typing.Literal["_system", b"_system"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__after_turn) -> _WhichOneofReturnType__after_turn | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__system) -> _WhichOneofReturnType__system | None: ...
 
 Global___ForkSessionRequest: _TypeAlias = ForkSessionRequest  # noqa: Y015
 
@@ -966,7 +1067,7 @@ class ForkSessionResponse(_message.Message):
     SESSION_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def session(self) -> _session_pb2.Session:
-        """With the other's system message, settings, template_time and metadata."""
+        """With the other's system message unless it was set, settings, template_time and metadata."""
 
     def __init__(
         self,

@@ -77,6 +77,11 @@ class OrchestratorServiceStub:
                 request_serializer=slipstream_dot_v1_dot_orchestrator__pb2.ChatRequest.SerializeToString,
                 response_deserializer=slipstream_dot_v1_dot_orchestrator__pb2.ChatResponse.FromString,
                 _registered_method=True)
+        self.GetTurn = channel.unary_unary(
+                '/slipstream.v1.OrchestratorService/GetTurn',
+                request_serializer=slipstream_dot_v1_dot_orchestrator__pb2.GetTurnRequest.SerializeToString,
+                response_deserializer=slipstream_dot_v1_dot_orchestrator__pb2.GetTurnResponse.FromString,
+                _registered_method=True)
         self.GetSession = channel.unary_unary(
                 '/slipstream.v1.OrchestratorService/GetSession',
                 request_serializer=slipstream_dot_v1_dot_orchestrator__pb2.GetSessionRequest.SerializeToString,
@@ -222,6 +227,16 @@ class OrchestratorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetTurn(self, request, context):
+        """Return what one turn of a session was asked, and whether it runs. WatchTurn has its answer.
+
+        Errors: TURN_NOT_FOUND, NOT_READY, SESSION_NOT_FOUND, SESSION_EXPIRED, SESSION_MOVED,
+        SESSION_UNREADABLE, STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetSession(self, request, context):
         """Return one session with its messages. NOT_FOUND says whether it expired or never existed.
 
@@ -356,6 +371,11 @@ def add_OrchestratorServiceServicer_to_server(servicer, server):
                     servicer.Chat,
                     request_deserializer=slipstream_dot_v1_dot_orchestrator__pb2.ChatRequest.FromString,
                     response_serializer=slipstream_dot_v1_dot_orchestrator__pb2.ChatResponse.SerializeToString,
+            ),
+            'GetTurn': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetTurn,
+                    request_deserializer=slipstream_dot_v1_dot_orchestrator__pb2.GetTurnRequest.FromString,
+                    response_serializer=slipstream_dot_v1_dot_orchestrator__pb2.GetTurnResponse.SerializeToString,
             ),
             'GetSession': grpc.unary_unary_rpc_method_handler(
                     servicer.GetSession,
@@ -583,6 +603,33 @@ class OrchestratorService:
             '/slipstream.v1.OrchestratorService/Chat',
             slipstream_dot_v1_dot_orchestrator__pb2.ChatRequest.SerializeToString,
             slipstream_dot_v1_dot_orchestrator__pb2.ChatResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetTurn(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/slipstream.v1.OrchestratorService/GetTurn',
+            slipstream_dot_v1_dot_orchestrator__pb2.GetTurnRequest.SerializeToString,
+            slipstream_dot_v1_dot_orchestrator__pb2.GetTurnResponse.FromString,
             options,
             channel_credentials,
             insecure,

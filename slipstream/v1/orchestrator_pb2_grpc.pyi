@@ -99,6 +99,12 @@ class OrchestratorServiceStub:
     SESSION_NOT_FOUND, SESSION_EXPIRED, SESSION_MOVED, SESSION_UNREADABLE, STORE_UNAVAILABLE,
     WEIGHTS_MISMATCH.
     """
+    GetTurn: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.GetTurnRequest, _orchestrator_pb2.GetTurnResponse]
+    """Return what one turn of a session was asked, and whether it runs. WatchTurn has its answer.
+
+    Errors: TURN_NOT_FOUND, NOT_READY, SESSION_NOT_FOUND, SESSION_EXPIRED, SESSION_MOVED,
+    SESSION_UNREADABLE, STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
+    """
     GetSession: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.GetSessionRequest, _orchestrator_pb2.GetSessionResponse]
     """Return one session with its messages. NOT_FOUND says whether it expired or never existed.
 
@@ -232,6 +238,12 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     CHAT_QUEUE_FULL, MESSAGE_CANCELLED, TURN_NOT_FOUND, TURN_NOT_KEPT, NOT_READY,
     SESSION_NOT_FOUND, SESSION_EXPIRED, SESSION_MOVED, SESSION_UNREADABLE, STORE_UNAVAILABLE,
     WEIGHTS_MISMATCH.
+    """
+    GetTurn: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.GetTurnRequest, _orchestrator_pb2.GetTurnResponse]  # type: ignore[assignment]
+    """Return what one turn of a session was asked, and whether it runs. WatchTurn has its answer.
+
+    Errors: TURN_NOT_FOUND, NOT_READY, SESSION_NOT_FOUND, SESSION_EXPIRED, SESSION_MOVED,
+    SESSION_UNREADABLE, STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
     """
     GetSession: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.GetSessionRequest, _orchestrator_pb2.GetSessionResponse]  # type: ignore[assignment]
     """Return one session with its messages. NOT_FOUND says whether it expired or never existed.
@@ -399,6 +411,18 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         CHAT_QUEUE_FULL, MESSAGE_CANCELLED, TURN_NOT_FOUND, TURN_NOT_KEPT, NOT_READY,
         SESSION_NOT_FOUND, SESSION_EXPIRED, SESSION_MOVED, SESSION_UNREADABLE, STORE_UNAVAILABLE,
         WEIGHTS_MISMATCH.
+        """
+
+    @_abc_1.abstractmethod
+    def GetTurn(
+        self,
+        request: _orchestrator_pb2.GetTurnRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_pb2.GetTurnResponse, _abc.Awaitable[_orchestrator_pb2.GetTurnResponse]]:
+        """Return what one turn of a session was asked, and whether it runs. WatchTurn has its answer.
+
+        Errors: TURN_NOT_FOUND, NOT_READY, SESSION_NOT_FOUND, SESSION_EXPIRED, SESSION_MOVED,
+        SESSION_UNREADABLE, STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
         """
 
     @_abc_1.abstractmethod

@@ -18,7 +18,7 @@ from orchestrator.sessions.admission.principal import ANONYMOUS
 from orchestrator.sessions.conversation.codec import Codec
 from orchestrator.sessions.conversation.settings import GenerationSettings
 from orchestrator.sessions.durability.loaded import LoadedSessions, SessionRecord
-from orchestrator.sessions.entrance.requests import NewSession, UserMessage
+from orchestrator.sessions.entrance.requests import Fork, NewSession, UserMessage
 from orchestrator.sessions.entrance.sessions import Sessions
 from orchestrator.sessions.turns.pair import Pair
 from orchestrator.sessions.turns.request_names import RequestName
@@ -160,12 +160,12 @@ async def cancel_by_request(system: System, name: str) -> object:
 
 
 async def fork(system: System, name: str) -> object:
-    record = await system.sessions.fork(name, 1, RequestName("fork", b"f"), ANONYMOUS)
+    record = await system.sessions.fork(name, Fork(1, name=RequestName("fork", b"f")), ANONYMOUS)
     return record.session.id
 
 
 async def fork_without_a_name(system: System, name: str) -> object:
-    record = await system.sessions.fork(name, 1, RequestName(), ANONYMOUS)
+    record = await system.sessions.fork(name, Fork(1, name=RequestName()), ANONYMOUS)
     return record.session.id
 
 

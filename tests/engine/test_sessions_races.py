@@ -36,7 +36,7 @@ from orchestrator.sessions.entrance.chat_commands import (
     StartChat,
     TurnHappened,
 )
-from orchestrator.sessions.entrance.requests import Generation, NewSession, UserMessage
+from orchestrator.sessions.entrance.requests import Fork, Generation, NewSession, UserMessage
 from orchestrator.sessions.entrance.sessions import Sessions
 from orchestrator.sessions.turns.pair import Pair
 from orchestrator.sessions.turns.request_names import RequestName
@@ -286,12 +286,14 @@ async def test_a_session_forked_twice_by_one_request_is_one_fork(start: Start) -
     record = await process.sessions.create(NewSession())
     await ended(await process.send(record))
     name = RequestName("f", b"f")
-    forks = await asyncio.gather(*(process.sessions.fork(record.session.id, None, name, ANONYMOUS) for _ in range(4)))
+    forks = await asyncio.gather(
+        *(process.sessions.fork(record.session.id, Fork(None, name=name), ANONYMOUS) for _ in range(4))
+    )
     assert len({fork.session.id for fork in forks} | {record.session.id}) == 2
     assert all(fork is forks[0] for fork in forks), "and one record of it"
     assert forks[0].session.tokens == record.session.tokens
     with pytest.raises(RequestIdReusedError):
-        await process.sessions.fork(record.session.id, 0, RequestName("f", b"other"), ANONYMOUS)
+        await process.sessions.fork(record.session.id, Fork(0, name=RequestName("f", b"other")), ANONYMOUS)
 
 
 async def test_a_fork_asked_of_two_processes_at_once_is_one_fork(start: Start) -> None:
@@ -300,11 +302,11 @@ async def test_a_fork_asked_of_two_processes_at_once_is_one_fork(start: Start) -
     await ended(await first.send(record))
     asked, may_go = first.holding("create_sessions")
     name = RequestName("f", b"f")
-    forking = asyncio.create_task(first.sessions.fork(record.session.id, None, name, ANONYMOUS))
+    forking = asyncio.create_task(first.sessions.fork(record.session.id, Fork(None, name=name), ANONYMOUS))
     await asked.wait()
     await second.take_for_dead(first)
     await second.taken_over(record.session.id)
-    fork = await second.sessions.fork(record.session.id, None, name, ANONYMOUS)
+    fork = await second.sessions.fork(record.session.id, Fork(None, name=name), ANONYMOUS)
     may_go.set()
     with pytest.raises(SessionMovedError):
         await forking

@@ -60,6 +60,45 @@ def test_a_session_keeps_its_metadata_and_so_does_its_fork(either: Client) -> No
     assert either.create_session().info.metadata == {}
 
 
+def test_a_turn_is_kept_with_what_it_was_asked(either: Client) -> None:
+    with either.chat(system="be brief", settings=Settings(temperature=1.0, max_token_count=1)) as chat:
+        note = "é" * 65_536
+        asked = chat.send("x", Settings(seed=5), "r", note=note).wait()
+        turn = either.get_turn(chat.session_id, 1)
+        assert (turn.turn, turn.request_id, turn.system, turn.content) == (1, "r", "be brief", "x")
+        assert (turn.note, turn.running) == (note, False)
+        assert (turn.settings.sampling.seed, turn.settings.sampling.temperature) == (asked.seed, 1.0)
+        assert turn.settings.max_token_count == 1
+        begun = turn.create_time.ToDatetime(UTC)
+        assert chat.info.create_time <= begun <= either.get_session(chat.session_id).info.last_active_time
+        with pytest.raises(PeerError) as unknown:
+            either.get_turn(chat.session_id, 2)
+        assert unknown.value.reason == "TURN_NOT_FOUND"
+    with pytest.raises(PeerError) as refused:
+        either.chat().send("x", note=note + "x").wait()
+    assert [violation.field for violation in refused.value.violations] == ["note"]
+
+
+@pytest.mark.parametrize("system", ["be long", "", "be brief", None])
+def test_a_fork_may_have_another_system_message(either: Client, system: str | None) -> None:
+    short = Settings(max_token_count=3)
+    with either.chat(system="be brief", settings=short) as chat:
+        chat.send("one").wait()
+        fork = either.fork_session(chat.session_id, system=system)
+        fork.send("two").wait()
+        expected = {None: "be brief", "": None}.get(system, system)
+        messages = either.get_session(fork.session_id).messages
+        assert [message.content for message in messages if message.role == "system"] == ([expected] if expected else [])
+        turns = either.export_session(fork.session_id)["turns"]
+        tokens: list[int] = []
+        for turn in turns:
+            tokens = tokens[: turn.get("sharedTokenCount", 0)] + turn["promptTokenIds"] + turn["tokenIds"]
+        pairs = [(message.role, message.content) for message in messages[:-1]]
+        rendered = either.detokenize(either.tokenize(pairs).token_ids)
+        assert either.detokenize(tokens[:-3]) == rendered
+        assert [message.content for message in either.get_session(chat.session_id).messages][:2] == ["be brief", "one"]
+
+
 def test_a_chat_stream_creates_a_session_with_metadata_once(paper: LocalServices) -> None:
     with Client(paper.orchestrator_address) as client:
         start = pb.ChatRequest(start={"metadata": {"a": "1", "b": "2"}}, request_id="with metadata")

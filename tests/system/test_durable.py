@@ -184,7 +184,10 @@ def test_a_cancelled_turn_stays_as_it_was_told(store: str) -> None:
         stub = stub_of(local, stack)
         session_id = stub.CreateSession(pb.CreateSessionRequest()).session.id
         read_some(stub, message(session_id, "one", "hello", 5000))
+        asked = pb.GetTurnRequest(session_id=session_id, turn=1)
+        assert stub.GetTurn(asked).running
         stub.CancelTurn(pb.CancelTurnRequest(session_id=session_id, turn=1))
+        assert not stub.GetTurn(asked).running
         told = watched(stub, session_id, 1)
         assert told[-1].finished.finish_reason == turn_pb2.FINISH_REASON_CANCELLED
         kill_and_start_again(local)
@@ -536,6 +539,22 @@ def test_a_fork_goes_on_as_its_session_would_and_leaves_it_alone(store: str) -> 
             with pytest.raises(grpc.RpcError, match="the last that has is 3") as refused:
                 stub.ForkSession(pb.ForkSessionRequest(session_id=whole.id, after_turn=wrong))
             assert refused.value.code().name == code
+
+
+def test_a_fork_with_another_system_message_reads_it_after_a_restart_too(tmp_path: Path) -> None:
+    with LocalServices(dataclasses.replace(STEADY, store=str(tmp_path / "s.db"))) as local:
+        with Client(local.orchestrator_address) as client:
+            session = client.create_session("be brief", Settings(max_token_count=3))
+            session.send("one").wait()
+            at_once = client.fork_session(session.session_id, system="be long").session_id
+            later = client.fork_session(session.session_id, system="be long").session_id
+            with client.chat(session_id=at_once) as chat:
+                expected = chat.send("two", Settings(seed=1)).wait()
+        kill_and_start_again(local)
+        with Client(local.orchestrator_address) as client, client.chat(session_id=later) as chat:
+            assert chat.send("two", Settings(seed=1)).wait().token_ids == expected.token_ids
+            prompts = [client.export_session(name)["turns"][-1]["promptTokenIds"] for name in (at_once, later)]
+        assert prompts[0] == prompts[1]
 
 
 def test_all_that_is_kept_of_a_session_is_exported_as_json(tmp_path: Path) -> None:

@@ -115,6 +115,10 @@ class RenderedPrefix(NamedTuple):
     digest: bytes
 
 
+ANOTHER_PROMPT = RenderedPrefix(0, b"")
+"""The prefix of no prompt: the next prompt does not go on after the tokens of the last one."""
+
+
 class Snapshot(NamedTuple):
     """The state of a session before a turn, which undoing the turn restores."""
 

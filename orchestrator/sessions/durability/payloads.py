@@ -19,7 +19,7 @@ from orchestrator.peers.model_info import ModelInfo
 from orchestrator.rounds.result import Origin
 from orchestrator.sessions.conversation.codec import Codec
 from orchestrator.sessions.conversation.resolving import ModelLimits, ResolvedTurn
-from orchestrator.sessions.conversation.session import Session, common_prefix_length
+from orchestrator.sessions.conversation.session import ANOTHER_PROMPT, Session, common_prefix_length
 from orchestrator.sessions.conversation.settings import GenerationSettings
 from orchestrator.sessions.conversation.turn_limits import ENDED_WITH_END_TOKEN, FinishReason, PastTurn
 from orchestrator.sessions.durability.token_bytes import bytes_of, tokens_of
@@ -45,6 +45,9 @@ class SessionPayload:
     clock: datetime
     settings: GenerationSettings
     metadata: dict[str, str] = field(default_factory=dict)
+    system_changed_after: int = 0
+    """The last turn of another session that this one begins with, if its system message is not
+    that session's. 0: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,13 @@ class TurnPayload:
     resolved: ResolvedTurn
     traceparent: str
     """The request's traceparent, so that a resumed turn shows in the same trace."""
+    settings: GenerationSettings | None = None
+    """The message's settings over the session's. None for a generation, and here and below for a
+    turn that an earlier version has written."""
+    note: str = ""
+    """Text that the caller keeps with the turn."""
+    created: float | None = None
+    """When the turn began, in seconds since the epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +153,26 @@ def new_session_row(
     )
 
 
-def fork_row(source: SessionRow, session_id: str, owner_id: str, name: RequestName, created: float) -> SessionRow:
-    """Return the row of a new session that begins like ``source``, as `new_session_row`."""
+def fork_row(
+    source: SessionRow,
+    session_id: str,
+    owner_id: str,
+    name: RequestName,
+    created: float,
+    *,
+    after_turn: int,
+    system: str | None,
+) -> SessionRow:
+    """Return the row of a new session that begins like ``source`` after a turn, as
+    `new_session_row`.
+
+    ``system`` takes the place of the other's system message; an empty one is none, and None leaves
+    it.
+    """
     moment = round(created * 1e6)
+    said = session_payload_of(source)
+    if system is not None and (system or None) != said.system:
+        said = replace(said, system=system or None, system_changed_after=after_turn)
     return replace(
         source,
         id=session_id,
@@ -155,6 +182,7 @@ def fork_row(source: SessionRow, session_id: str, owner_id: str, name: RequestNa
         last_active=moment,
         request_id=name.id,
         fingerprint=name.fingerprint,
+        payload=_SESSION.dump_json(said).decode(),
         running_turn=None,
     )
 
@@ -234,6 +262,17 @@ class ToldTurn:
     error: Exception | None
 
 
+@dataclass(frozen=True, slots=True)
+class AskedTurn:
+    """A turn as it was asked for. It is running until it has ended."""
+
+    turn: int
+    request_id: str
+    system: str | None
+    payload: TurnPayload
+    is_running: bool
+
+
 def told(stored: StoredTurn) -> ToldTurn:
     """Return a turn that has ended from its rows. UnreadableError."""
     assert stored.end is not None
@@ -261,6 +300,9 @@ def restored(
         session.turn_count = stored.begun.turn - 1
         records.append(_record(row.id, stored, begun, end))
         session.replay_turn(_past(stored, begun, end))
+    answered = [stored.begun.turn for stored in turns if stored.end is not None and stored.end.tokens]
+    if answered and answered[-1] <= said.system_changed_after:
+        session.rendered = ANOTHER_PROMPT
     return session, said, records
 
 

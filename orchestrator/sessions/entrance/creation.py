@@ -14,7 +14,7 @@ from orchestrator.sessions.durability.loaded import LoadedSessions, SessionRecor
 from orchestrator.sessions.durability.payloads import fork_row, new_session_row, row_with_counts
 from orchestrator.sessions.durability.stored_session import StoredSession
 from orchestrator.sessions.durability.takeover import rebuild_session
-from orchestrator.sessions.entrance.requests import NewSession
+from orchestrator.sessions.entrance.requests import Fork, NewSession
 from orchestrator.sessions.turns.pair import ServedPair
 from orchestrator.sessions.turns.request_names import RequestName, check_request_id
 from orchestrator.sessions.turns.tasks import TurnTasks
@@ -76,11 +76,10 @@ class Creation:
         written = await self._tasks.run_to_completion(self._write(record, row, new.caller))
         return (await self._eviction.loaded_of_request(new.name, written))[0]
 
-    async def fork(
-        self, record: SessionRecord, after_turn: int | None, name: RequestName, caller: Principal
-    ) -> SessionRecord:
+    async def fork(self, record: SessionRecord, asked: Fork, caller: Principal) -> SessionRecord:
         """Create a session that is what another was after a turn; see `Sessions.fork`."""
-        source = record.stored.row
+        source, after_turn, name = record.stored.row, asked.after_turn, asked.name
+        self._served.pair.check_length(len(asked.system or ""), "system")
         if source is None or not record.stored.listed:
             raise session_not_found(record.session.id)
         await self._eviction.write_turn_ends(record)
@@ -90,7 +89,9 @@ class Creation:
             raise TurnNotFoundError(f"no turn {after_turn} has ended; the last that has is {last}", turn=after_turn)
         last = last if after_turn is None else after_turn
         now = self._loaded.now().timestamp()
-        row = fork_row(source, secrets.token_hex(8), self._ownership.me.id, name, now)
+        row = fork_row(
+            source, secrets.token_hex(8), self._ownership.me.id, name, now, after_turn=last, system=asked.system
+        )
         nameless = [replace(stored, begun=replace(stored.begun, request_id="")) for stored in ended]
         copied = [stored for stored in nameless if stored.begun.turn <= last]
         forked = (await rebuild_session(row, copied, self._served.pair)).record

@@ -110,7 +110,10 @@ class Messages:
         _refuse_if_busy(record, following.turn_count)
         resolved = self._served.pair.resolve_settings(settings, len(prompt), acceptance=session.acceptance)
         self._loaded.touch(record)
-        payload = TurnPayload(message.content, resolved, traceparent_of(parent))
+        created = self._loaded.now().timestamp()
+        payload = TurnPayload(
+            message.content, resolved, traceparent_of(parent), settings=settings, note=message.note, created=created
+        )
         try:
             await self._write_turn(record, message, prompt, payload)
         except SessionMovedError:

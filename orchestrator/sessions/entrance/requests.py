@@ -29,6 +29,20 @@ class NewSession:
 
 
 @dataclass(frozen=True, slots=True)
+class Fork:
+    """A request for a session that is what another was after a turn; None: after the last ended
+    one.
+
+    ``system`` takes the place of the other's system message; an empty one is none, and None leaves
+    it.
+    """
+
+    after_turn: int | None = None
+    system: str | None = None
+    name: RequestName = NAMELESS
+
+
+@dataclass(frozen=True, slots=True)
 class UserMessage:
     """A request to start a turn. Its ``settings`` are for this turn only."""
 
@@ -37,6 +51,8 @@ class UserMessage:
     name: RequestName = NAMELESS
     caller: Principal = ANONYMOUS
     prediction: str | array[int] | None = None
+    note: str = ""
+    """Text that the caller keeps with the turn."""
 
     @property
     def length(self) -> int:

@@ -23,20 +23,21 @@ from orchestrator.sessions.durability.eviction import Eviction
 from orchestrator.sessions.durability.loaded import LoadedSessions, SessionRecord, SessionSummary, session_not_found
 from orchestrator.sessions.durability.maintenance import Maintenance
 from orchestrator.sessions.durability.payloads import (
+    AskedTurn,
     ToldTurn,
     session_payload_of,
     target_of,
     told,
+    turn_payload_of,
 )
 from orchestrator.sessions.durability.persistence import Persistence
 from orchestrator.sessions.durability.takeover import TakenOver, Takeover
 from orchestrator.sessions.entrance.creation import Creation
 from orchestrator.sessions.entrance.generations import Generations
 from orchestrator.sessions.entrance.messages import Messages
-from orchestrator.sessions.entrance.requests import Generation, HasWaiting, NewSession, SessionsLoad, UserMessage
+from orchestrator.sessions.entrance.requests import Fork, Generation, HasWaiting, NewSession, SessionsLoad, UserMessage
 from orchestrator.sessions.entrance.starting import TurnStarter
 from orchestrator.sessions.turns.pair import Pair, ServedPair
-from orchestrator.sessions.turns.request_names import RequestName
 from orchestrator.sessions.turns.tasks import TurnTasks
 from orchestrator.sessions.turns.turn_record import Ending, TurnRecord
 from orchestrator.sessions.turns.watcher import Watcher
@@ -205,22 +206,20 @@ class Sessions:
         rows = await self._store.list_sessions(caller.name, target_of(self.pair.target), size + 1, after)
         return [self._summary(row) for row in rows[:size]], len(rows) > size
 
-    async def fork(
-        self, session_id: str, after_turn: int | None, name: RequestName, caller: Principal
-    ) -> SessionRecord:
-        """Create a session that is what another was after a turn; None: after the last ended one.
+    async def fork(self, session_id: str, asked: Fork, caller: Principal) -> SessionRecord:
+        """Create a session that begins as another was after a turn.
 
         Returns the fork that this request has created before, if it has. TurnNotFoundError for a
         turn that has not ended; raises what `create` raises.
         """
         loaded = self._loaded.find(session_id)
-        known = await self._creation.known_fork(name, caller)
+        known = await self._creation.known_fork(asked.name, caller)
         if known is not None:
             return known
         self.tasks.refuse_while_draining()
         if loaded is not None:
             self._refuse_if_moved(loaded)
-        return await self._creation.fork(self.get_loaded(session_id, caller), after_turn, name, caller)
+        return await self._creation.fork(self.get_loaded(session_id, caller), asked, caller)
 
     async def turns(self, record: SessionRecord) -> AsyncGenerator[ToldTurn]:
         """Yield all turns of a session that have ended and were not undone."""
@@ -265,6 +264,19 @@ class Sessions:
         """Return a turn's record. Raises what `get` raises; TurnNotFoundError;
         TurnNotKeptError."""
         return (await self.get(session_id, caller)).turns.get(turn)
+
+    async def asked(self, session_id: str, turn: int, caller: Principal) -> AskedTurn:
+        """Return what a turn was asked. Raises what `get` raises; TurnNotFoundError;
+        UnreadableError."""
+        record = await self.get(session_id, caller)
+        row = record.stored.row
+        begun = None if row is None else await self._store.find_turn(row.id, turn)
+        if row is None or begun is None:
+            raise TurnNotFoundError(f"session {session_id} has no turn {turn} that is stored", turn=turn)
+        is_running = record.running is not None and record.running.turn == turn
+        return AskedTurn(
+            turn, begun.request_id, session_payload_of(row).system, turn_payload_of(begun), is_running=is_running
+        )
 
     async def turn_of_request(self, record: SessionRecord, request_id: str) -> int:
         """Return the turn that a session's message has started. TurnNotFoundError;

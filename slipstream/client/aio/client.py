@@ -194,11 +194,13 @@ class AsyncClient:
         after_turn: int | None = None,
         request_id: str | None = None,
         *,
+        system: str | None = None,
         timeout: float | None = None,
     ) -> AsyncSession:
         """Create a session that begins as another one is after ``after_turn``, which has ended.
-        None: after its last turn."""
-        request = requests.fork_session(session_id, after_turn, request_id)
+        None: after its last turn. ``system`` takes the place of the other's system message; an
+        empty text is none."""
+        request = requests.fork_session(session_id, after_turn, request_id, system)
         forked = await self._connection.call(self.stub.ForkSession, request, self._connection.attempts(timeout))
         return AsyncSession(self._connection, SessionInfo.from_message(forked.session))
 
@@ -212,6 +214,14 @@ class AsyncClient:
     async def delete_session(self, session_id: str, *, timeout: float | None = None) -> None:
         """Delete a session and end its turn. PeerError if there is no such session."""
         await sessions.delete(self._connection, session_id, timeout)
+
+    async def get_turn(
+        self, session_id: str, turn: int, *, timeout: float | None = None
+    ) -> orchestrator_pb2.GetTurnResponse:
+        """Return what a turn was asked, and whether it runs; `watch` has its answer. PeerError if
+        there is no such turn."""
+        request = orchestrator_pb2.GetTurnRequest(session_id=session_id, turn=turn)
+        return await self._connection.call(self.stub.GetTurn, request, self._connection.attempts(timeout))
 
     async def watch(
         self, session_id: str, turn: int, after_token_count: int = 0, *, timeout: float | None = None

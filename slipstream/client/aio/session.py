@@ -54,6 +54,7 @@ class AsyncSession:
         request_id: str | None = None,
         *,
         prediction: str | Sequence[int] | None = None,
+        note: str = "",
         timeout: float | None = None,
     ) -> AsyncReply:
         """Send a user message. ``timeout`` is for the whole turn, which ends when it has passed.
@@ -61,9 +62,12 @@ class AsyncSession:
         A reply of this session that was not read to its end is closed first. With the
         ``request_id`` of an earlier message, and the same content, the reply is that message's
         turn. ``prediction`` is text, or token ids, that the answer probably contains: it makes the
-        answer come sooner, and never changes it.
+        answer come sooner, and never changes it. ``note`` is kept with the turn: `get_turn` returns
+        it.
         """
-        request = requests.send_message(self.session_id, content, settings, self._settings, request_id, prediction)
+        request = requests.send_message(
+            self.session_id, content, settings, self._settings, request_id, prediction, note
+        )
         async with self._sending:
             if self._watcher is not None:
                 again = self._watcher.watching.request_id == request.request_id

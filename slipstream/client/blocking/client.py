@@ -193,11 +193,13 @@ class Client:
         after_turn: int | None = None,
         request_id: str | None = None,
         *,
+        system: str | None = None,
         timeout: float | None = None,
     ) -> Session:
         """Create a session that begins as another one is after ``after_turn``, which has ended.
-        None: after its last turn."""
-        request = requests.fork_session(session_id, after_turn, request_id)
+        None: after its last turn. ``system`` takes the place of the other's system message; an
+        empty text is none."""
+        request = requests.fork_session(session_id, after_turn, request_id, system)
         forked = self._connection.call(self.stub.ForkSession, request, self._connection.attempts(timeout))
         return Session(self._connection, SessionInfo.from_message(forked.session))
 
@@ -211,6 +213,12 @@ class Client:
     def delete_session(self, session_id: str, *, timeout: float | None = None) -> None:
         """Delete a session and end its turn. PeerError if there is no such session."""
         sessions.delete(self._connection, session_id, timeout)
+
+    def get_turn(self, session_id: str, turn: int, *, timeout: float | None = None) -> orchestrator_pb2.GetTurnResponse:
+        """Return what a turn was asked, and whether it runs; `watch` has its answer. PeerError if
+        there is no such turn."""
+        request = orchestrator_pb2.GetTurnRequest(session_id=session_id, turn=turn)
+        return self._connection.call(self.stub.GetTurn, request, self._connection.attempts(timeout))
 
     def watch(self, session_id: str, turn: int, after_token_count: int = 0, *, timeout: float | None = None) -> Reply:
         """Watch a turn, running or ended, from a position. The result has the tokens after it.
