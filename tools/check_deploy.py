@@ -11,15 +11,12 @@ from __future__ import annotations
 import argparse
 import ast
 import configparser
-import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,8 +24,8 @@ from typing import Any
 import yaml
 
 from slipstream.rpc.channel import MAX_METADATA_BYTES, MOST_STREAMS
+from tools.deploy_tools import ROOT, Fault, Report, find_tool, name_of, result, run_tool, tell
 
-ROOT = Path(__file__).resolve().parent.parent
 DEPLOY = ROOT / "deploy"
 OVERLAYS = DEPLOY / "kubernetes" / "overlays"
 ALERTS = DEPLOY / "prometheus" / "alerts.yaml"
@@ -46,18 +43,7 @@ SPARE_SECONDS = 10
 """Seconds that a service needs to end after its drain: last log lines, the last spans, the model
 thread."""
 
-Fault = str
 Setting = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """Result of one check of one file; ``skipped`` says why there is none."""
-
-    file: str
-    check: str
-    faults: tuple[Fault, ...] = ()
-    skipped: str = ""
 
 
 # --- what the services know
@@ -272,41 +258,39 @@ def check_texts(known: Setting) -> Iterator[Report]:
     """Check every file that may name a setting, and the copy that Kustomize needs."""
     for path in sorted(DEPLOY.rglob("*")):
         if path.is_file() and "SLIPSTREAM_" in (text := path.read_text()):
-            yield _report(path, "settings", unknown_settings(text, known))
+            yield result(path, "settings", unknown_settings(text, known))
     is_copy = RULE.read_text() == rule_of(ALERTS.read_text())
-    yield _report(RULE, "rules", [] if is_copy else [f"not {_name(ALERTS)}: run python tools/check_deploy.py --write"])
+    yield result(RULE, "rules", [] if is_copy else [f"not {name_of(ALERTS)}: run python tools/check_deploy.py --write"])
     for name in ("otel-collector.yaml", "jaeger.yaml"):
         path = DEPLOY / "observability" / name
-        yield _report(path, "pipelines", broken_pipelines(yaml.safe_load(path.read_text())))
+        yield result(path, "pipelines", broken_pipelines(yaml.safe_load(path.read_text())))
 
 
 def check_compose(known: Setting) -> Iterator[Report]:
     """Check the Compose file: its schema, its images, its stop times, and that its mounts exist."""
     for path in sorted(DEPLOY.glob("compose*.yaml")):
-        yield _run(path, "compose-spec", "check-jsonschema", "--builtin-schema", "vendor.compose-spec", path)
-    yield _report(path := DEPLOY / "compose.access.yaml", "access", unguarded_compose(yaml.safe_load(path.read_text())))
+        yield run_tool(path, "compose-spec", "check-jsonschema", "--builtin-schema", "vendor.compose-spec", path)
+    yield result(path := DEPLOY / "compose.access.yaml", "access", unguarded_compose(yaml.safe_load(path.read_text())))
     path = DEPLOY / "compose.yaml"
     services = yaml.safe_load(path.read_text())["services"]
-    yield _report(path, "images", floating_images((service["image"] for service in services.values()), version()))
+    yield result(path, "images", floating_images((service["image"] for service in services.values()), version()))
     stops = [
         fault
         for service in services.values()
         for fault in short_stop(service.get("environment", {}), seconds(service.get("stop_grace_period", "10s")), known)
     ]
-    yield _report(path, "stop times", stops)
+    yield result(path, "stop times", stops)
     mounts = [mount.split(":")[0] for service in services.values() for mount in service.get("volumes", ())]
     absent = [mount for mount in mounts if mount.startswith(".") and not (DEPLOY / mount).exists()]
-    yield _report(path, "mounts", [f"mounts {mount}, which is not there" for mount in absent])
+    yield result(path, "mounts", [f"mounts {mount}, which is not there" for mount in absent])
 
 
 def check_dockerfile() -> Iterator[Report]:
     """Check the Dockerfile and the version in its image labels."""
     path = DEPLOY / "docker" / "Dockerfile"
-    yield _run(path, "hadolint", "hadolint", "--no-color", path)
+    yield run_tool(path, "hadolint", "hadolint", "--no-color", path)
     labelled = re.findall(r"^ARG VERSION=(\S+)$", path.read_text(), re.MULTILINE)
-    yield _report(
-        path, "version", [] if labelled == [version()] else [f"labels {labelled}, the package is {version()}"]
-    )
+    yield result(path, "version", [] if labelled == [version()] else [f"labels {labelled}, the package is {version()}"])
 
 
 def check_kubernetes(known: Setting) -> Iterator[Report]:
@@ -318,15 +302,15 @@ def check_kubernetes(known: Setting) -> Iterator[Report]:
         shutil.copy(DEPLOY / "docker" / "Dockerfile", folder / "Dockerfile")
         for overlay in sorted(path.parent for path in OVERLAYS.glob("*/kustomization.yaml")):
             if render is None:
-                yield _report(overlay, "kustomize", skipped="neither kubectl nor kustomize is here: not rendered")
+                yield result(overlay, "kustomize", skipped="neither kubectl nor kustomize is here: not rendered")
                 continue
             rendered = folder / f"{overlay.name}.yaml"
-            yield _run(overlay, "kustomize", *render, overlay, output=rendered)
+            yield run_tool(overlay, "kustomize", *render, overlay, output=rendered)
             if rendered.exists():
                 yield from check_rendered(overlay, rendered, known)
-        scan = _run(OVERLAYS, "checkov", "checkov", "--config-file", DEPLOY / "checkov.yaml", "--directory", folder)
+        scan = run_tool(OVERLAYS, "checkov", "checkov", "--config-file", DEPLOY / "checkov.yaml", "--directory", folder)
         files = ", ".join(sorted(path.name for path in folder.iterdir()))
-        yield Report(f"{_name(OVERLAYS)} rendered ({files})", "checkov", scan.faults, scan.skipped)
+        yield Report(f"{name_of(OVERLAYS)} rendered ({files})", "checkov", scan.faults, scan.skipped)
 
 
 def check_rendered(overlay: Path, rendered: Path, known: Setting) -> Iterator[Report]:
@@ -334,18 +318,18 @@ def check_rendered(overlay: Path, rendered: Path, known: Setting) -> Iterator[Re
     documents = [document for document in yaml.safe_load_all(rendered.read_text()) if document]
     own = rendered.with_suffix(".kubernetes")
     own.write_text(yaml.safe_dump_all(document for document in documents if document["kind"] not in OTHER_SCHEMAS))
-    yield _run(overlay, "kubernetes-validate", "kubernetes-validate", "--strict", "--quiet", own)
+    yield run_tool(overlay, "kubernetes-validate", "kubernetes-validate", "--strict", "--quiet", own)
     own.unlink()
     pods = list(workloads(documents))
     images = [container["image"] for pod, _ in pods for container in pod["containers"]]
-    yield _report(overlay, "images", floating_images(images, version()))
+    yield result(overlay, "images", floating_images(images, version()))
     stops = [
         f for pod, environment in pods for f in short_stop(environment, pod["terminationGracePeriodSeconds"], known)
     ]
-    yield _report(overlay, "stop times", stops)
-    yield _report(overlay, "verifiers", unknown_verifiers(documents))
+    yield result(overlay, "stop times", stops)
+    yield result(overlay, "verifiers", unknown_verifiers(documents))
     if overlay.name == "tls":  # the others speak plaintext, by which clients show no token
-        yield _report(overlay, "access", unguarded_pods(pods))
+        yield result(overlay, "access", unguarded_pods(pods))
 
 
 def check_systemd(known: Setting) -> Iterator[Report]:
@@ -358,13 +342,13 @@ def check_systemd(known: Setting) -> Iterator[Report]:
             copy.write_text(re.sub(r"^ExecStart=\S+", f"ExecStart={sys.executable}", text, flags=re.MULTILINE))
         for unit in units:
             copy = Path(directory) / unit.name
-            yield _run(unit, "verify", "systemd-analyze", "verify", copy, optional=True, said_is_fault=True)
+            yield run_tool(unit, "verify", "systemd-analyze", "verify", copy, optional=True, said_is_fault=True)
             judge = ("systemd-analyze", "security", "--no-pager", "--offline=true", "--threshold=20", copy)
-            yield _run(unit, "security", *judge, optional=True)
+            yield run_tool(unit, "security", *judge, optional=True)
             if "orchestrator" in unit.name:
                 settings = (unit.parent / "orchestrator.env").read_text()
-                yield _report(unit, "access", [] if f"\n{ACCESS}=" in settings else [f"{ACCESS} is not set"])
-            yield _report(unit, "stop times", short_unit(unit.read_text(), unit.parent, known))
+                yield result(unit, "access", [] if f"\n{ACCESS}=" in settings else [f"{ACCESS} is not set"])
+            yield result(unit, "stop times", short_unit(unit.read_text(), unit.parent, known))
 
 
 def short_unit(text: str, folder: Path, known: Setting) -> list[Fault]:
@@ -384,94 +368,39 @@ def check_prometheus() -> Iterator[Report]:
     """Check the files of Prometheus and its Alertmanager."""
     folder = DEPLOY / "observability"
     prometheus, alertmanager = folder / "prometheus.yaml", folder / "alertmanager.yaml"
-    yield _run(prometheus, "promtool", "promtool", "check", "config", "--syntax-only", prometheus, optional=True)
-    yield _report(prometheus, "jobs", unknown_jobs(ALERTS.read_text(), yaml.safe_load(prometheus.read_text())))
-    yield _run(alertmanager, "amtool", "amtool", "check-config", alertmanager, optional=True)
+    yield run_tool(prometheus, "promtool", "promtool", "check", "config", "--syntax-only", prometheus, optional=True)
+    yield result(prometheus, "jobs", unknown_jobs(ALERTS.read_text(), yaml.safe_load(prometheus.read_text())))
+    yield run_tool(alertmanager, "amtool", "amtool", "check-config", alertmanager, optional=True)
 
 
 def check_envoy() -> Iterator[Report]:
     """Check the proxy between strangers and an orchestrator: as Envoy reads it, and its limits."""
     path = DEPLOY / "envoy" / "envoy.yaml"
-    yield _run(path, "envoy", "python", ROOT / "tools" / "check_envoy.py", path)
+    yield run_tool(path, "envoy", "python", ROOT / "tools" / "check_envoy.py", path)
     limits = missing_limits(yaml.safe_load(path.read_text()), MOST_STREAMS, MAX_METADATA_BYTES // 1024)
-    yield _report(path, "limits", limits)
+    yield result(path, "limits", limits)
 
 
 def check_yaml() -> Iterator[Report]:
     """Check every YAML file's form, and for keys that come twice."""
     files = sorted(DEPLOY.rglob("*.yaml"))
-    said = _run(
+    said = run_tool(
         DEPLOY, "yamllint", "yamllint", "--strict", "--format", "parsable", "-c", DEPLOY / "yamllint.yaml", *files
     )
     if said.faults and not any(fault.startswith("deploy/") for fault in said.faults):
         yield said  # the tool itself failed
     for file in files:
-        own = f"{_name(file)}:"
-        yield _report(file, "yamllint", [fault.removeprefix(own) for fault in said.faults if fault.startswith(own)])
+        own = f"{name_of(file)}:"
+        yield result(file, "yamllint", [fault.removeprefix(own) for fault in said.faults if fault.startswith(own)])
 
 
-# --- running and telling
+# --- all of it
 
 
 def _kustomize() -> tuple[str, ...] | None:
-    if _tool("kustomize") is not None:
+    if find_tool("kustomize") is not None:
         return ("kustomize", "build")
-    return ("kubectl", "kustomize") if _tool("kubectl") is not None else None
-
-
-def _tool(name: str) -> str | None:
-    beside = os.environ.get("DEPLOY_TOOLS", str(ROOT / ".venv" / "deploy" / "bin"))
-    return shutil.which(name, path=beside) or shutil.which(name)
-
-
-def _run(
-    path: Path,
-    check: str,
-    tool: str,
-    *arguments: str | Path,
-    output: Path | None = None,
-    optional: bool = False,
-    said_is_fault: bool = False,
-) -> Report:
-    """Run a tool and report. Its standard output goes to ``output`` if it succeeds. An ``optional``
-    tool is one that pip cannot bring."""
-    program = _tool(tool)
-    if program is None:
-        absent = f"{tool} is not here"
-        return _report(path, check, skipped=absent) if optional else _report(path, check, [f"{absent}: run make check"])
-    done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False)
-    said = [line.replace(f"{ROOT}/", "").strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-    if done.returncode != 0 or (said_is_fault and said):
-        return _report(path, check, said or [f"{tool} ended with {done.returncode}"])
-    if output is not None:
-        output.write_text(done.stdout)
-    return _report(path, check)
-
-
-def _name(path: Path) -> str:
-    return str(path.relative_to(ROOT))
-
-
-def _report(path: Path, check: str, faults: Iterable[Fault] = (), skipped: str = "") -> Report:
-    return Report(_name(path), check, tuple(faults), skipped)
-
-
-def tell(reports: Iterable[Report]) -> int:
-    """Print a line for each file, and the faults below it. Returns the number of files at fault."""
-    files: dict[str, list[Report]] = {}
-    for report in reports:
-        files.setdefault(report.file, []).append(report)
-    bad = 0
-    for file, about in sorted(files.items()):
-        faults = [f"{report.check}: {fault}" for report in about for fault in report.faults]
-        passed = ", ".join(report.check for report in about if not report.faults and not report.skipped)
-        skipped = "; ".join(f"no {report.check}, {report.skipped}" for report in about if report.skipped)
-        bad += bool(faults)
-        state = "FAULT" if faults else "ok   " if passed else "skip "
-        print(f"{state} {file}: {passed or 'nothing'}{f' ({skipped})' if skipped else ''}")
-        for fault in faults:
-            print(f"        {fault}")
-    return bad
+    return ("kubectl", "kustomize") if find_tool("kubectl") is not None else None
 
 
 def check_all() -> list[Report]:

@@ -12,6 +12,7 @@ import yaml
 from slipstream.rpc.channel import MAX_METADATA_BYTES, MOST_STREAMS
 from slipstream.telemetry import instruments
 from slipstream.version import VERSION
+from tests.documents import ROOT, anchors
 from tools import check_deploy as deploy
 
 KNOWN = deploy.settings_of()
@@ -125,7 +126,7 @@ def test_a_gateway_without_an_orchestrator_is_taken_out_of_service_and_not_resta
 
 
 def test_the_images_have_every_extra_that_serves() -> None:
-    project = tomllib.loads((deploy.ROOT / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     serving = set(project["optional-dependencies"]) - {"bench", "dev", "services", "embedded", "llamacpp-native"}
     dockerfile = (deploy.DEPLOY / "docker" / "Dockerfile").read_text()
     installed = [set(extras.split(",")) for extras in re.findall(r"'\.\[(.+)\]'", dockerfile)]
@@ -189,3 +190,15 @@ def test_an_envoy_that_lacks_a_limit_is_found(line: str, instead: str, what: str
     assert line in text
     config = yaml.safe_load(text.replace(line, instead, 1))
     assert deploy.missing_limits(config, MOST_STREAMS, MAX_METADATA_BYTES // 1024) == [f"lacks {what}"]
+
+
+def test_every_page_that_deploy_names_has_its_heading() -> None:
+    named: dict[str, str] = {}
+    for path in deploy.DEPLOY.rglob("*"):
+        if path.is_file() and path.suffix != ".md":
+            named |= dict.fromkeys(re.findall(r"docs/[\w/.-]+\.md(?:#[\w-]+)?", path.read_text()), path.name)
+    assert any("#" in target for target in named), "the alerts name their runbooks"
+    for target, file in named.items():
+        page, _, anchor = target.partition("#")
+        assert (ROOT / page).is_file(), f"{file} names {page}"
+        assert not anchor or anchor in anchors(ROOT / page), f"{file} names {target}"
