@@ -46,9 +46,11 @@ class Answers:
         self._caller = caller
         self._replies = replies
         self._prompt_field = prompt_field
-        self._deltas: asyncio.Queue[tuple[int, Delta] | BaseException | None] = asyncio.Queue(_MAX_WAITING)
+        self._deltas: asyncio.Queue[tuple[int, Delta] | Exception | None] = asyncio.Queue(_MAX_WAITING)
         self._first: tuple[int, Delta] | None = None
-        self._running = len(replies)
+        self._running = self._to_begin = len(replies)
+        self._begun = asyncio.Event()
+        self._refusal: Exception | None = None
         self._readers = [
             asyncio.create_task(self._read(reply, sum(len(before.results) for before in replies[:number])))
             for number, reply in enumerate(replies)
@@ -60,8 +62,15 @@ class Answers:
         return [result for reply in self._replies for result in reply.results]
 
     async def begin(self) -> None:
-        """Wait for the first delta. ApiError if the request is refused."""
-        self._first = await self._next()
+        """Wait until the orchestrator has begun all answers. ApiError if it refuses one."""
+        await self._begun.wait()
+        if self._refusal is not None:
+            raise self._error_of(self._refusal) from self._refusal
+
+    async def wait_first(self) -> None:
+        """Wait for the first delta of any answer. ApiError if one fails."""
+        if self._first is None:
+            self._first = await self._next()
 
     async def deltas(self) -> AsyncIterator[tuple[int, Delta]]:
         """Iterate over the deltas with the index of each one's answer. ApiError if one fails."""
@@ -90,25 +99,32 @@ class Answers:
                     if error.code is not Code.NOT_FOUND:
                         log.warning("a finished answer could not be deleted: %s", error)
 
+    def _error_of(self, error: Exception) -> Exception:
+        return error_of_peer(error, self._prompt_field) if isinstance(error, PeerError) else error
+
     async def _next(self) -> tuple[int, Delta] | None:
         while self._running:
             item = await self._deltas.get()
             if item is None:
                 self._running -= 1
-            elif isinstance(item, PeerError):
-                raise error_of_peer(item, self._prompt_field) from item
-            elif isinstance(item, BaseException):
-                raise item
+            elif isinstance(item, Exception):
+                raise self._error_of(item) from item
             else:
                 return item
         return None
 
     async def _read(self, reply: AsyncReply, first_index: int) -> None:
         try:
-            async with contextlib.aclosing(reply.deltas()) as deltas:
+            async with reply, contextlib.aclosing(reply.deltas()) as deltas:
+                await reply.begin()
+                self._to_begin -= 1
+                if not self._to_begin:
+                    self._begun.set()
                 async for delta in deltas:
                     await self._deltas.put((first_index + delta.choice_index, delta))
         except Exception as error:
+            self._refusal = self._refusal or error
+            self._begun.set()
             await self._deltas.put(error)
         else:
             await self._deltas.put(None)
@@ -122,6 +138,14 @@ def finish_reason(result: Result) -> str | None:
     if result.finish_reason not in _FINISH_REASONS:
         raise ApiError(499, "the answer was cancelled before its end", kind="cancelled_error", code="cancelled")
     return _FINISH_REASONS[result.finish_reason]
+
+
+def stop_reason(result: Result) -> str | int | None:
+    """Return vLLM's stop_reason: the stop text or the stop token's id that ended an answer; None if
+    neither did."""
+    if result.finish_reason == "STOP_TOKEN":
+        return result.token_ids[-1]
+    return result.stop_string
 
 
 async def unless_left(request: Request, work: Awaitable[Value]) -> Value:

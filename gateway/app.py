@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from gateway import chat_completions, completions, models, probes, tokenization
+from gateway.edge import Edge
 from gateway.errors import ErrorBody, install_handlers
 from gateway.gateway import Gateway
 from gateway.limits import BodyLimit
@@ -43,4 +44,5 @@ def create_app(settings: GatewaySettings) -> FastAPI:
         app.include_router(endpoint.router)
     install_handlers(app)
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_mib * 2**20, idle_seconds=settings.idle_seconds)
+    app.add_middleware(Edge)
     return app

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,14 +12,14 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 from starlette.responses import Response
 
-from gateway.answers import Answers, finish_reason
+from gateway.answers import Answers, finish_reason, stop_reason
 from gateway.errors import ApiError
 from gateway.fields import COMMON_REFUSALS, Fields, GenerationFields, Int32, Refusal, Text
 from gateway.gateway import Caller, Model, fingerprint_of, gateway_of
-from gateway.logprobs import chat_logprobs
+from gateway.logprobs import chat_logprobs, likeliest, prompt_logprobs
 from gateway.responding import STREAMED, respond
-from gateway.usage import usage_of
-from slipstream.client import Delta, Result, Structure
+from gateway.usage import metrics_of, usage_of
+from slipstream.client import Delta, Result, Structure, TokenLogprobs
 
 router = APIRouter()
 
@@ -143,8 +142,6 @@ class ChatRequest(GenerationFields):
             raise ApiError(400, "give max_completion_tokens or max_tokens, not both", param="max_tokens")
         if self.top_logprobs is not None and not self.logprobs:
             raise ApiError(400, "top_logprobs is only allowed with logprobs: true", param="top_logprobs")
-        if self.structured_outputs is not None and self.response_format is not None:
-            raise ApiError(400, "give response_format or structured_outputs, not both", param="structured_outputs")
 
     @property
     def reports_tokens(self) -> bool:
@@ -153,7 +150,10 @@ class ChatRequest(GenerationFields):
 
     def structure(self) -> Structure | None:
         """Return the structure of the answer. ApiError."""
-        chosen = self.structured_outputs or self.response_format
+        structured = self.structured()
+        if structured is not None and self.response_format is not None:
+            raise ApiError(400, "give response_format or structured_outputs, not both", param="structured_outputs")
+        chosen = structured or self.response_format
         return None if chosen is None else chosen.structure()
 
 
@@ -169,45 +169,56 @@ class ChatForm:
     def whole(self, results: Sequence[Result]) -> dict[str, Any]:
         """Return the body of a response."""
         choices = [self._choice(index, result) for index, result in enumerate(results)]
-        return {
+        body = {
             **self._head("chat.completion"),
             "system_fingerprint": fingerprint_of(results[0].weights_fingerprint, results[0].sampling_version),
             "choices": choices,
             "usage": usage_of(results, self.asked.n),
+            **metrics_of(results),
         }
+        if self.asked.prompt_logprobs is not None:
+            body["prompt_logprobs"] = prompt_logprobs(results[0].prompt_logprobs, self.asked.prompt_logprobs)
+        return body
 
     async def chunks(self, answers: Answers) -> AsyncIterator[dict[str, Any]]:
         """Yield the chunks of a stream."""
+        await answers.wait_first()  # what measures the time to the first token takes any chunk for it
         for index, _ in enumerate(answers.results):
             yield self._chunk(index, {"role": "assistant", "content": ""})
         async for index, delta in answers.deltas():
             if delta.text or self.asked.reports_tokens:
                 yield self._chunk(index, {"content": delta.text}, delta)
         for index, result in enumerate(answers.results):
-            yield self._chunk(index, {}, reason=finish_reason(result))
+            yield self._chunk(index, {}, ended=result)
         if self.asked.includes_usage:
             usage = usage_of(answers.results, self.asked.n)
-            yield {**self._head("chat.completion.chunk"), "choices": [], "usage": usage}
+            yield {**self._head("chat.completion.chunk"), "choices": [], "usage": usage, **metrics_of(answers.results)}
 
     def _choice(self, index: int, result: Result) -> dict[str, Any]:
         choice = {
             "index": index,
             "message": {"role": "assistant", "content": result.text, "refusal": None},
-            "logprobs": chat_logprobs(result.logprobs) if self.asked.logprobs else None,
+            "logprobs": self._logprobs(result.logprobs) if self.asked.logprobs else None,
             "finish_reason": finish_reason(result),
+            "stop_reason": stop_reason(result),
         }
         return {**choice, "token_ids": result.token_ids} if self.asked.return_token_ids else choice
 
     def _chunk(
-        self, index: int, content: dict[str, str], delta: Delta | None = None, reason: str | None = None
+        self, index: int, content: dict[str, str], delta: Delta | None = None, ended: Result | None = None
     ) -> dict[str, Any]:
-        choice: dict[str, Any] = {"index": index, "delta": content, "logprobs": None, "finish_reason": reason}
+        choice: dict[str, Any] = {"index": index, "delta": content, "logprobs": None, "finish_reason": None}
+        if ended is not None:
+            choice |= {"finish_reason": finish_reason(ended), "stop_reason": stop_reason(ended)}
         if self.asked.logprobs and delta is not None and delta.logprobs:
-            choice["logprobs"] = chat_logprobs(delta.logprobs)
+            choice["logprobs"] = self._logprobs(delta.logprobs)
         if self.asked.return_token_ids:
             choice["token_ids"] = [] if delta is None else delta.token_ids
         chunk = {**self._head("chat.completion.chunk"), "choices": [choice]}
         return {**chunk, "usage": None} if self.asked.includes_usage else chunk
+
+    def _logprobs(self, tokens: Sequence[TokenLogprobs]) -> dict[str, Any]:
+        return chat_logprobs(likeliest(tokens, self.asked.top_logprobs or 0))
 
     def _head(self, kind: str) -> dict[str, Any]:
         return {
@@ -227,7 +238,6 @@ async def create_chat_completion(asked: ChatRequest, request: Request, caller: C
         max_token_count=asked.max_completion_tokens or asked.max_tokens,
         structure=asked.structure(),
         top_logprob_count=(asked.top_logprobs or 0) if asked.logprobs else None,
-        token_bytes=asked.logprobs,
     )
     model = await gateway.model(caller)
     model.check_name(asked.model)
@@ -238,7 +248,7 @@ async def create_chat_completion(asked: ChatRequest, request: Request, caller: C
         choice_count=asked.n,
     )
     answers = Answers(caller, [reply], "messages")
-    form = ChatForm(asked, model, f"chatcmpl-{secrets.token_hex(12)}", int(time.time()))
+    form = ChatForm(asked, model, asked.response_id("chatcmpl"), int(time.time()))
     return await respond(request, answers, form, stream=asked.stream)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,14 +11,14 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 from starlette.responses import Response
 
-from gateway.answers import Answers, finish_reason
+from gateway.answers import Answers, finish_reason, stop_reason
 from gateway.errors import ApiError
 from gateway.fields import COMMON_REFUSALS, GenerationFields, Int32, Refusal, Text
 from gateway.gateway import Caller, Model, fingerprint_of, gateway_of
-from gateway.logprobs import CompletionLogprobs, joined
+from gateway.logprobs import CompletionLogprobs, joined, likeliest, prompt_logprobs
 from gateway.responding import STREAMED, respond
-from gateway.usage import usage_of
-from slipstream.client import AsyncClient, Delta, Result, TokenLogprobs
+from gateway.usage import metrics_of, usage_of
+from slipstream.client import AsyncClient, Delta, Result, Structure, TokenLogprobs
 
 router = APIRouter()
 
@@ -28,6 +27,8 @@ _DEFAULT_MAX_TOKENS = 16
 
 _MAX_ANSWERS = 256
 """Most answers of one request: prompts times choices."""
+
+_NOTHING = Delta("")
 
 Tokens = Annotated[list[Int32], Field(min_length=1)]
 
@@ -47,7 +48,9 @@ class CompletionRequest(GenerationFields):
     prompt: (
         Text | Tokens | Annotated[list[Text], Field(min_length=1)] | Annotated[list[Tokens], Field(min_length=1)]
     ) = Field(description="a text, a list of token ids, or a list of either; no chat template is applied")
-    max_tokens: Int32 = Field(_DEFAULT_MAX_TOKENS, ge=1, description="most tokens of an answer")
+    max_tokens: Int32 = Field(
+        _DEFAULT_MAX_TOKENS, ge=0, description="most tokens of an answer; 0, with `echo`: only the prompt comes back"
+    )
     echo: bool = Field(False, description="begin the text, and the log-probabilities, with the prompt")
     logprobs: int | None = Field(
         None,
@@ -61,6 +64,18 @@ class CompletionRequest(GenerationFields):
         super().check()
         if len(self.prompts) * self.n > _MAX_ANSWERS:
             raise ApiError(400, f"prompt: prompts times n must be at most {_MAX_ANSWERS}", param="prompt")
+        if not self.max_tokens and not self.echo:
+            raise ApiError(400, "max_tokens: 0 is only allowed with echo: true", param="max_tokens")
+
+    @property
+    def reports_tokens(self) -> bool:
+        """Return whether a token is told that makes no text certain."""
+        return self.logprobs is not None or self.return_token_ids
+
+    def structure(self) -> Structure | None:
+        """Return the structure of the answer. ApiError."""
+        structured = self.structured()
+        return None if structured is None else structured.structure()
 
     @property
     def prompts(self) -> list[str | list[int]]:
@@ -94,36 +109,54 @@ class CompletionForm:
 
     def whole(self, results: Sequence[Result]) -> dict[str, Any]:
         """Return the body of a response."""
-        choices = []
-        for index, result in enumerate(results):
-            writer = CompletionLogprobs()
-            echoed, prompt = self._echo(index, writer, result.prompt_logprobs)
-            logprobs = self._logprobs(writer, result.logprobs, prompt)
-            text = echoed + result.text
-            choices.append(self._choice(index, text, logprobs, finish_reason(result), result.token_ids))
+        shown = [self._shown(result) for result in results]
         return {
             **self._head(),
             "system_fingerprint": fingerprint_of(results[0].weights_fingerprint, results[0].sampling_version),
-            "choices": choices,
-            "usage": usage_of(results, self.asked.n),
+            "choices": [self._whole_choice(index, result) for index, result in enumerate(shown)],
+            "usage": usage_of(shown, self.asked.n),
+            **metrics_of(shown),
         }
 
     async def chunks(self, answers: Answers) -> AsyncIterator[dict[str, Any]]:
         """Yield the chunks of a stream."""
         writers: dict[int, CompletionLogprobs] = {}
         async for index, delta in answers.deltas():
+            delta = delta if self.asked.max_tokens else _NOTHING
             text, before = "", None
             if index not in writers:
                 writers[index] = CompletionLogprobs()
                 text, before = self._echo(index, writers[index], answers.results[index].prompt_logprobs)
             text += delta.text
-            if text or self.asked.logprobs is not None or self.asked.return_token_ids:
+            if text or (delta.token_ids and self.asked.reports_tokens):
                 logprobs = self._logprobs(writers[index], delta.logprobs, before)
                 yield self._chunk(index, text, logprobs, delta)
-        for index, result in enumerate(answers.results):
-            yield self._chunk(index, "", reason=finish_reason(result))
+        results = [self._shown(result) for result in answers.results]
+        for index, result in enumerate(results):
+            yield self._chunk(index, "", ended=result)
         if self.asked.includes_usage:
-            yield {**self._head(), "choices": [], "usage": usage_of(answers.results, self.asked.n)}
+            yield {**self._head(), "choices": [], "usage": usage_of(results, self.asked.n), **metrics_of(results)}
+
+    def _shown(self, result: Result) -> Result:
+        """Return a result as far as it was asked for: the orchestrator generates at least one
+        token."""
+        if self.asked.max_tokens:
+            return result
+        return Result(
+            finish_reason="MAX_TOKENS",
+            prompt_logprobs=result.prompt_logprobs,
+            prompt_token_count=result.prompt_token_count,
+            cached_token_count=result.cached_token_count,
+        )
+
+    def _whole_choice(self, index: int, result: Result) -> dict[str, Any]:
+        writer = CompletionLogprobs()
+        echoed, prompt = self._echo(index, writer, result.prompt_logprobs)
+        logprobs = self._logprobs(writer, result.logprobs, prompt)
+        choice = self._choice(index, echoed + result.text, logprobs, result.token_ids, result)
+        if self.asked.prompt_logprobs is not None:
+            choice["prompt_logprobs"] = prompt_logprobs(result.prompt_logprobs, self.asked.prompt_logprobs)
+        return choice
 
     def _echo(
         self, index: int, writer: CompletionLogprobs, prompt: Sequence[TokenLogprobs]
@@ -134,14 +167,15 @@ class CompletionForm:
         echo = self.echoes[index // self.asked.n]
         if self.asked.logprobs is None:
             return echo.text, None
-        return echo.text, joined([writer.first(echo.first_token), writer.part(prompt)])
+        tokens = likeliest(prompt, self.asked.logprobs)
+        return echo.text, joined([writer.first(echo.first_token), writer.part(tokens)])
 
     def _logprobs(
         self, writer: CompletionLogprobs, tokens: Sequence[TokenLogprobs], before: dict[str, Any] | None
     ) -> dict[str, Any] | None:
         if self.asked.logprobs is None:
             return None
-        part = writer.part(tokens)
+        part = writer.part(likeliest(tokens, self.asked.logprobs))
         return part if before is None else joined([before, part])
 
     def _chunk(
@@ -150,16 +184,18 @@ class CompletionForm:
         text: str,
         logprobs: dict[str, Any] | None = None,
         delta: Delta | None = None,
-        reason: str | None = None,
+        ended: Result | None = None,
     ) -> dict[str, Any]:
-        choice = self._choice(index, text, logprobs, reason, () if delta is None else delta.token_ids)
+        choice = self._choice(index, text, logprobs, () if delta is None else delta.token_ids, ended)
         chunk = {**self._head(), "choices": [choice]}
         return {**chunk, "usage": None} if self.asked.includes_usage else chunk
 
     def _choice(
-        self, index: int, text: str, logprobs: dict[str, Any] | None, reason: str | None, token_ids: Sequence[int]
+        self, index: int, text: str, logprobs: dict[str, Any] | None, token_ids: Sequence[int], ended: Result | None
     ) -> dict[str, Any]:
-        choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
+        choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": None}
+        if ended is not None:
+            choice |= {"finish_reason": finish_reason(ended), "stop_reason": stop_reason(ended)}
         return {**choice, "token_ids": token_ids} if self.asked.return_token_ids else choice
 
     def _head(self) -> dict[str, Any]:
@@ -176,10 +212,9 @@ class CompletionForm:
 async def create_completion(asked: CompletionRequest, request: Request, caller: Caller) -> Response:
     """Continue one or several prompts."""
     settings = asked.settings(
-        max_token_count=asked.max_tokens,
-        structure=None if asked.structured_outputs is None else asked.structured_outputs.structure(),
+        max_token_count=max(1, asked.max_tokens),
+        structure=asked.structure(),
         top_logprob_count=asked.logprobs,
-        token_bytes=asked.logprobs is not None,
         prompt_logprobs=asked.echo and asked.logprobs is not None,
     )
     model = await gateway_of(request).model(caller)
@@ -187,7 +222,7 @@ async def create_completion(asked: CompletionRequest, request: Request, caller: 
     echoes = [await _echo(caller, asked, prompt) for prompt in asked.prompts] if asked.echo else []
     replies = [await caller.generate(prompt, settings, choice_count=asked.n) for prompt in asked.prompts]
     answers = Answers(caller, replies, "prompt")
-    form = CompletionForm(asked, model, f"cmpl-{secrets.token_hex(12)}", int(time.time()), echoes)
+    form = CompletionForm(asked, model, asked.response_id("cmpl"), int(time.time()), echoes)
     return await respond(request, answers, form, stream=asked.stream)
 
 

@@ -176,7 +176,7 @@ def _path(problem: Mapping[str, Any], body: object) -> str:
 
 
 def install_handlers(app: FastAPI) -> None:
-    """Let the application answer every error in OpenAI's format."""
+    """Let the application answer every error but its own faults in OpenAI's format."""
 
     async def api_error(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, ApiError)
@@ -195,14 +195,10 @@ def install_handlers(app: FastAPI) -> None:
         what = f"{request.method} {request.url.path}: {error.detail}"
         return ApiError(error.status_code, what, headers=error.headers).response()
 
-    async def fault(request: Request, error: Exception) -> JSONResponse:
-        return fault_error(error).response()
-
     app.add_exception_handler(ApiError, api_error)
     app.add_exception_handler(PeerError, peer_error)
     app.add_exception_handler(RequestValidationError, invalid_body)
     app.add_exception_handler(HTTPException, http_error)
-    app.add_exception_handler(Exception, fault)
 
 
 def fault_error(error: BaseException) -> ApiError:

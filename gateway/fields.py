@@ -8,6 +8,7 @@ ignored. A null is the same as a field that is left out.
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -109,18 +110,11 @@ COMMON_REFUSALS: Mapping[str, Refusal] = {
     "best_of": Refusal("choices are not ranked", (1,)),
     "use_beam_search": Refusal("tokens are sampled", (False,)),
     "length_penalty": Refusal("there is no beam search", (1, 1.0)),
-    "guided_json": Refusal("use structured_outputs.json or response_format"),
-    "guided_regex": Refusal("use structured_outputs.regex"),
-    "guided_choice": Refusal("use structured_outputs.choice"),
-    "guided_grammar": Refusal("use structured_outputs.grammar"),
-    "prompt_logprobs": Refusal("log-probabilities of the prompt are not reported over HTTP"),
     "truncate_prompt_tokens": Refusal("prompts are never cut: shorten it"),
     "skip_special_tokens": Refusal("the text never has special tokens", (True,)),
     "spaces_between_special_tokens": Refusal("the text never has special tokens", (True,)),
     "priority": Refusal("all requests of a caller have the same priority", (0,)),
-    "request_id": Refusal("send the header x-request-id to the proxy in front"),
     "bad_words": Refusal("use logit_bias"),
-    "allowed_token_ids": Refusal("use logit_bias or structured_outputs"),
 }
 """Fields of OpenAI's and vLLM's requests that no endpoint supports."""
 
@@ -154,6 +148,24 @@ class GenerationFields(Fields):
     structured_outputs: StructuredOutputs | None = Field(
         None, description="vLLM's; exactly one of `json`, `regex`, `choice` and `grammar`"
     )
+    guided_json: Text | dict[str, Any] | None = Field(
+        None, description="vLLM's older name of `structured_outputs` with `json`"
+    )
+    guided_regex: Text | None = Field(None, description="vLLM's older name of `structured_outputs` with `regex`")
+    guided_choice: list[Text] | None = Field(
+        None, description="vLLM's older name of `structured_outputs` with `choice`"
+    )
+    guided_grammar: Text | None = Field(None, description="vLLM's older name of `structured_outputs` with `grammar`")
+    allowed_token_ids: list[Int32] | None = Field(None, description="vLLM's; only these tokens may be chosen")
+    prompt_logprobs: int | None = Field(
+        None,
+        ge=0,
+        le=20,
+        description="vLLM's, not with `stream`; the log-probability of each token of the prompt, and so many likeliest",
+    )
+    request_id: Annotated[str, Field(pattern="^[!-~]{1,128}$")] | None = Field(
+        None, description="vLLM's; the response's `id` ends with it. The same one again is another request"
+    )
     return_token_ids: bool = Field(False, description="vLLM's; each choice has its `token_ids`")
     user: Text | None = Field(None, description="accepted; limits count by access token, so it changes nothing")
     speculation: Literal["off", "on"] | Annotated[Int32, Field(ge=1)] | None = Field(
@@ -169,15 +181,35 @@ class GenerationFields(Fields):
         """Refuse fields that do not go together: ApiError."""
         if self.stream_options is not None and not self.stream:
             raise ApiError(400, "stream_options is only allowed with stream: true", param="stream_options")
+        if self.prompt_logprobs is not None and self.stream:
+            raise ApiError(400, "prompt_logprobs is not allowed with stream: true", param="prompt_logprobs")
 
-    def settings(self, **more: Any) -> Settings:
+    def response_id(self, kind: str) -> str:
+        """Return the id of a response of some kind."""
+        return f"{kind}-{self.request_id or secrets.token_hex(12)}"
+
+    def structured(self) -> StructuredOutputs | None:
+        """Return the structure that one of vLLM's fields asks for. ApiError if several do."""
+        given = [name for name in _STRUCTURES if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ApiError(400, f"give {given[0]} or {given[1]}, not both", param=given[1])
+        if not given or given == ["structured_outputs"]:
+            return self.structured_outputs
+        return StructuredOutputs(**{given[0].removeprefix("guided_"): getattr(self, given[0])})
+
+    def settings(self, *, top_logprob_count: int | None = None, prompt_logprobs: bool = False, **more: Any) -> Settings:
         """Return the settings of the turn, with what an endpoint adds. ApiError."""
         self.check()
+        likeliest = [count for count in (top_logprob_count, self.prompt_logprobs) if count is not None]
         named = {name: getattr(self, name) for name in _SAME_NAMES}
         return Settings(
             **named,
             top_k=None if self.top_k is None else max(0, self.top_k),
             logit_bias=_token_numbers(self.logit_bias or {}),
+            allowed_token_ids=self.allowed_token_ids or (),
+            top_logprob_count=max(likeliest, default=None),
+            prompt_logprobs=prompt_logprobs or self.prompt_logprobs is not None,
+            token_bytes=bool(likeliest),
             stop_strings=[self.stop] if isinstance(self.stop, str) else self.stop or (),
             stop_token_ids=self.stop_token_ids or (),
             min_token_count=self.min_tokens,
@@ -198,6 +230,7 @@ _SAME_NAMES = (
     "seed",
 )
 """Fields that our settings have under the same name."""
+_STRUCTURES = "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar"
 _DRAFT_LENGTHS: Mapping[Any, Any] = {"off": 0, "on": "adaptive"}
 
 

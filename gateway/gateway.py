@@ -13,6 +13,7 @@ from typing import Annotated, Any, cast
 from fastapi import Depends, Request
 
 from gateway.errors import ApiError
+from gateway.exchange import current
 from slipstream.client import AsyncClient
 
 log = logging.getLogger(__name__)
@@ -72,7 +73,10 @@ class Gateway:
     async def model(self, caller: AsyncClient) -> Model:
         """Return the model that is served. PeerError if the orchestrator does not say, or does not
         know the caller: it is asked for each request, so no caller learns what another may."""
-        target = (await caller.server_info()).target
+        info = await caller.server_info()
+        if info.HasField("caller_limits"):
+            current().limits = info.caller_limits
+        target = info.target
         fingerprint = fingerprint_of(target.weights_fingerprint, target.sampling_version)
         name = self._model_name or target.name.rstrip("/").rpartition("/")[2]
         return Model(name, target.context_length, fingerprint)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from slipstream.client import TokenLogprobs
@@ -15,6 +16,27 @@ def token_text(token: bytes) -> str:
         return token.decode()
     except UnicodeDecodeError:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in token)
+
+
+def likeliest(tokens: Sequence[TokenLogprobs], count: int) -> list[TokenLogprobs]:
+    """Return tokens with at most ``count`` of their likeliest: the request may have asked for more
+    elsewhere."""
+    return [replace(token, top=token.top[:count], top_bytes=token.top_bytes[:count]) for token in tokens]
+
+
+def prompt_logprobs(tokens: Sequence[TokenLogprobs], count: int) -> list[dict[str, Any] | None]:
+    """Return vLLM's form of a prompt's log-probabilities. Nothing predicts the first token. The
+    rank of a token that is none of the likeliest is unknown."""
+    return [None, *map(_ranked, likeliest(tokens, count))]
+
+
+def _ranked(token: TokenLogprobs) -> dict[str, Any]:
+    found = {
+        str(token_id): {"logprob": logprob, "rank": rank, "decoded_token": token_text(spelt)}
+        for rank, ((token_id, logprob), spelt) in enumerate(zip(token.top, token.top_bytes, strict=True), 1)
+    }
+    itself = {"logprob": token.logprob, "rank": None, "decoded_token": token_text(token.token_bytes)}
+    return {str(token.token_id): itself} | found
 
 
 def chat_logprobs(tokens: Sequence[TokenLogprobs]) -> dict[str, Any]:

@@ -40,7 +40,7 @@ async def respond(request: Request, answers: Answers, form: Form, *, stream: boo
         if not stream:
             response: Response = JSONResponse(form.whole(await unless_left(request, answers.complete())))
         else:
-            await unless_left(request, answers.begin())  # a refusal still has its own status
+            await unless_left(request, answers.begin())  # a refusal has its own status
             return EventStream(form.chunks(answers), end)
     except BaseException:
         end()

@@ -1,4 +1,4 @@
-"""OpenAI's usage object."""
+"""OpenAI's usage object, and vLLM's statistics of speculation."""
 
 from __future__ import annotations
 
@@ -25,3 +25,21 @@ def usage_of(results: Sequence[Result], choice_count: int) -> dict[str, Any]:
             "rejected_prediction_tokens": predicted - accepted,
         },
     }
+
+
+def metrics_of(results: Sequence[Result]) -> dict[str, Any]:
+    """Return the part of a body with vLLM's ``metrics``, which AIPerf reads. It is empty unless the
+    request has one answer, and a step of it verified a proposal."""
+    if len(results) != 1 or not results[0].draft_count:
+        return {}
+    (result,) = results
+    speculation = {
+        "mean_acceptance_length": result.mean_acceptance_length,
+        "draft_acceptance_rate": result.acceptance_rate,
+        "acceptance_histogram": result.acceptance_histogram,
+        "num_spec_steps": result.draft_count,
+        "num_accepted_draft_tokens": result.accepted_token_count,
+        "num_draft_tokens": result.draft_token_count,
+        "num_spec_tokens": len(result.drafted_per_position),
+    }
+    return {"metrics": {"speculative_decoding": speculation}}

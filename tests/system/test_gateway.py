@@ -185,7 +185,7 @@ def test_prompts_may_be_token_ids(api: openai.OpenAI, grpc_client: Client) -> No
     )
     several = api.completions.create(model=MODEL, prompt=[[70, 80, 90], [70]], **SAMPLED_IN_OPENAI)
     assert one.choices[0].text == several.choices[0].text == expected.text
-    assert one.choices[0].model_extra == {"token_ids": expected.token_ids}
+    assert one.choices[0].model_extra == {"token_ids": expected.token_ids, "stop_reason": None}
 
 
 def test_log_probabilities_of_a_chat_are_grpcs_with_their_bytes(api: openai.OpenAI, grpc_client: Client) -> None:

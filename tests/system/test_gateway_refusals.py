@@ -292,6 +292,10 @@ def test_tokens_are_passed_on_and_limits_come_back(tmp_path: Path) -> None:
         refused = next(answer for answer in answers if answer.status != 200)
         assert (refused.status, refused.error["type"]) == (429, "rate_limit_error")
         assert int(refused.headers["retry-after"]) > 0
+        assert refused.headers["x-ratelimit-limit-tokens"] == "8"
+        assert int(refused.headers["x-ratelimit-remaining-tokens"]) < 8
+        assert refused.headers["x-ratelimit-reset-tokens"].endswith("s")
+        assert "x-ratelimit-limit-tokens" not in sent(good).headers
 
 
 def test_an_orchestrator_that_is_away_is_told_as_503() -> None:

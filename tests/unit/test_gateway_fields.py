@@ -36,6 +36,8 @@ def chat(**fields: Any) -> ChatRequest:
         ({"speculation": "off"}, Settings(draft_length=0)),
         ({"speculation": "on"}, Settings(draft_length="adaptive")),
         ({"speculation": 3}, Settings(draft_length=3)),
+        ({"allowed_token_ids": [5, 6]}, Settings(allowed_token_ids=[5, 6])),
+        ({"prompt_logprobs": 2}, Settings(top_logprob_count=2, prompt_logprobs=True, token_bytes=True)),
     ],
     ids=str,
 )
@@ -57,11 +59,31 @@ def test_fields_become_settings(fields: dict[str, Any], expected: Settings) -> N
         ({"structured_outputs": {"choice": ["a"]}}, Structure(choices=["a"])),
         ({"structured_outputs": {"grammar": "start: "}}, Structure(grammar="start: ")),
         ({"structured_outputs": {"json": {"type": "null"}}}, Structure(json_schema='{"type": "null"}')),
+        ({"guided_json": {"type": "null"}}, Structure(json_schema='{"type": "null"}')),
+        ({"guided_json": '{"type": "null"}'}, Structure(json_schema='{"type": "null"}')),
+        ({"guided_regex": "a+"}, Structure(regex="a+")),
+        ({"guided_choice": ["a"]}, Structure(choices=["a"])),
+        ({"guided_grammar": "start: "}, Structure(grammar="start: ")),
     ],
     ids=str,
 )
 def test_formats_become_structures(fields: dict[str, Any], expected: Structure | None) -> None:
     assert chat(**fields).structure() == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_choice"),
+        ({"structured_outputs": {"regex": "a"}, "guided_regex": "a"}, "guided_regex"),
+        ({"response_format": {"type": "text"}, "guided_regex": "a"}, "structured_outputs"),
+    ],
+    ids=str,
+)
+def test_an_answer_has_one_structure(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        chat(**fields).structure()
+    assert refused.value.param == param
 
 
 @pytest.mark.parametrize(
@@ -81,6 +103,7 @@ def test_a_prompt_is_a_text_token_ids_or_a_list_of_either(prompt: Any, expected:
         {"stream_options": {}},
         {"max_tokens": 1, "max_completion_tokens": 1},
         {"top_logprobs": 1},
+        {"prompt_logprobs": 1, "stream": True},
     ],
     ids=str,
 )

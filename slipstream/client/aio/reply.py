@@ -37,6 +37,11 @@ class AsyncReply(AsyncReadable):
         Empty if the reply only looks on."""
         return self._watcher.watching.request_id
 
+    async def begin(self) -> None:
+        """Wait until the server has admitted the request and begun its turns. PeerError if it
+        refuses them."""
+        await self._watcher.wait_until_begun()
+
     async def wait(self) -> Result:
         """Read to the end and return the result. PeerError as for ``deltas``."""
         async with contextlib.aclosing(self.deltas()) as deltas:

@@ -46,6 +46,13 @@ class AsyncWatcher:
             raise error
         return None
 
+    async def wait_until_begun(self) -> None:
+        """Wait until the server has begun all turns. PeerError if it refuses the request."""
+        while not (self.watching.known or self.watching.ended):
+            async with self._reading:  # another reader may take the event meanwhile
+                if not (self.watching.known or self.watching.ended):
+                    await self._receive()
+
     async def cancel_turns(self, timeout: float | None) -> None:
         """Cancel the turns. Their last events still come. PeerError if the server cannot be
         told."""

@@ -38,6 +38,11 @@ class Reply(Readable):
         Empty if the reply only looks on."""
         return self._watcher.watching.request_id
 
+    def begin(self) -> None:
+        """Wait until the server has admitted the request and begun its turns. PeerError if it
+        refuses them."""
+        self._watcher.wait_until_begun()
+
     def wait(self) -> Result:
         """Read to the end and return the result. PeerError as for ``deltas``."""
         with contextlib.closing(self.deltas()) as deltas:

@@ -47,6 +47,13 @@ class Watcher:
             raise error
         return None
 
+    def wait_until_begun(self) -> None:
+        """Wait until the server has begun all turns. PeerError if it refuses the request."""
+        while not (self.watching.known or self.watching.ended):
+            with self._reading:  # another reader may take the event meanwhile
+                if not (self.watching.known or self.watching.ended):
+                    self._receive()
+
     def cancel_turns(self, timeout: float | None) -> None:
         """Cancel the turns. Their last events still come. PeerError if the server cannot be
         told."""
