@@ -15,6 +15,7 @@ SHOWN = [ROOT / "README.md", ROOT / "docs" / "quickstart.md", *sorted((ROOT / "d
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *sorted(path for folder in ("docs", "deploy", "examples") for path in (ROOT / folder).rglob("*.md")),
+    *sorted((ROOT / "clients").glob("*/README.md")),
 ]
 """All pages whose links are checked."""
 

@@ -16,12 +16,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 
-_FOLDERS = ("docs", "deploy", "examples")
+_FOLDERS = ("docs", "deploy", "examples", "clients")
 _LINK = re.compile(r"\]\((?P<target>[^)\s#]+)(#[^)\s]*)?\)")
 
 
 def staged_files() -> list[Path]:
-    """Return the tracked pages at the root, in docs, deploy and examples, and what they link to."""
+    """Return the tracked pages at the root and in the folders, and what they link to."""
     named = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     paths = [ROOT / name for name in named.split()]
     pages = [page for page in paths if page.parent == ROOT or page.relative_to(ROOT).parts[0] in _FOLDERS]
