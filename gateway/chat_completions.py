@@ -247,7 +247,7 @@ async def create_chat_completion(asked: ChatRequest, request: Request, caller: C
         prediction=None if asked.prediction is None else _text(asked.prediction.content),
         choice_count=asked.n,
     )
-    answers = Answers(caller, [reply], "messages")
+    answers = Answers(caller, [reply], {"prompt": "messages"})
     form = ChatForm(asked, model, asked.response_id("chatcmpl"), int(time.time()))
     return await respond(request, answers, form, stream=asked.stream)
 
