@@ -28,7 +28,11 @@ class GatewaySettings(BaseSettings):
         cli_implicit_flags=True,
     )
 
-    orchestrator: str = Field("127.0.0.1:50051", description="host:port of the orchestrator")
+    orchestrator: str = Field(
+        "127.0.0.1:50051",
+        description="host:port of the orchestrator. A name that has several addresses, or ipv4:IP:PORT,IP:PORT, stands for "
+        "orchestrators that share a store: requests go to all of them in turn, and away from one that is lost",
+    )
     address: str = Field("127.0.0.1:8000", description="host:port to listen on. Port 0 picks a free port")
     model_name: str = Field(
         "",
