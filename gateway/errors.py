@@ -63,9 +63,6 @@ _FIELDS: Sequence[tuple[str, str]] = (
 """Patterns in the names of the contract's fields, and what takes their place in OpenAI's names."""
 
 
-_SAME_NAMES: Mapping[str, str] = {}
-
-
 class ErrorDetails(BaseModel):
     """An error, for the OpenAPI document."""
 
@@ -122,26 +119,31 @@ def openai_field(field: str) -> str:
     return field
 
 
-def error_of_peer(error: PeerError, names: Mapping[str, str] = _SAME_NAMES) -> ApiError:
-    """Return the error that a caller gets for an error of the orchestrator. ``names`` has the
-    fields that the request calls otherwise than most."""
-
-    def named(field: str) -> str:
-        name = openai_field(field)
-        return names.get(name, name)
-
-    status, kind = _KINDS.get(error.code, (500, "server_error"))
-    param = named(error.violations[0].field) if error.violations else None
+def error_of_peer(error: PeerError, prompt_field: str = "prompt") -> ApiError:
+    """Return the error that a caller gets for an error of the orchestrator. ``prompt_field`` is the
+    request's name of the prompt."""
+    param = openai_field(error.violations[0].field) if error.violations else None
+    param = prompt_field if param == "prompt" else param
     message = str(error)
     for violation in error.violations:
         told = f"{violation.field} {violation.description}"  # as messages have it, and no word within another
-        message = message.replace(told, f"{named(violation.field)} {violation.description}")
+        message = message.replace(told, f"{openai_field(violation.field)} {violation.description}")
     message = re.sub(r"\bROLE_([A-Z]+)\b", lambda role: role[1].lower(), message)
-    code = _CODES.get(error.reason, error.reason.lower())
-    return ApiError(status, message, kind=kind, param=param, code=code, headers=_retry_headers(status, error))
+    return _told(error, message, param, _CODES.get(error.reason, error.reason.lower()))
 
 
-def _retry_headers(status: int, error: PeerError) -> dict[str, str]:
+def contract_error(error: PeerError) -> ApiError:
+    """Return the error for a caller that speaks the contract: its own names of fields and
+    reasons."""
+    return _told(error, str(error), error.violations[0].field if error.violations else None, error.reason)
+
+
+def _told(error: PeerError, message: str, param: str | None, code: str) -> ApiError:
+    status, kind = _KINDS.get(error.code, (500, "server_error"))
+    return ApiError(status, message, kind=kind, param=param, code=code, headers=_retry_headers(error))
+
+
+def _retry_headers(error: PeerError) -> dict[str, str]:
     """Return when a retry can help. OpenAI's clients obey these headers."""
     if error.retry_after is None:
         return {"x-should-retry": "false"} if error.reason == "PRINCIPAL_LIMIT" else {}

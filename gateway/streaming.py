@@ -50,7 +50,4 @@ async def _encoded(events: AsyncIterator[Any]) -> AsyncIterator[bytes]:
 
 
 def _event(content: Any) -> bytes:
-    """Return an event. One that has a type is named by it."""
-    kind = content.get("type") if isinstance(content, dict) else None
-    name = b"" if kind is None else f"event: {kind}\n".encode()
-    return name + b"data: " + to_json(content) + b"\n\n"
+    return b"data: " + to_json(content) + b"\n\n"
