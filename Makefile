@@ -25,8 +25,8 @@ SERVED = $(if $(MODEL),--target build/models/$(MODEL).gguf --draft "")
 chat: $(VENV)/runtime $(MODEL:%=build/models/%.gguf) ## talk to the embedded pair, or to MODEL=smollm2, on three services started here
 	@$(BIN)/slipstream chat --local $(SERVED)
 
-up: $(VENV)/runtime $(MODEL:%=build/models/%.gguf) ## run the three services until Ctrl-C: orchestrator :50051, verifier :50052, draft :50053
-	@$(BIN)/slipstream up $(SERVED)
+up: $(VENV)/runtime $(MODEL:%=build/models/%.gguf) ## serve until Ctrl-C: OpenAI's API at http://127.0.0.1:8000/v1, gRPC at :50051, its verifier at :50052, its draft at :50053
+	@$(BIN)/slipstream serve $(SERVED)
 
 build/models/%.gguf: | $(VENV)/runtime
 	@$(BIN)/python tools/fetch_model.py $* $(@D)
@@ -119,7 +119,7 @@ $(VENV)/bin/python:
 
 $(VENV)/runtime: $(VENV)/bin/python pyproject.toml constraints.txt
 	@echo "installing Slipstream into $(VENV): half a minute"
-	$(INSTALL) '.[compiled,orchestrator]'
+	$(INSTALL) '.[compiled,orchestrator,gateway]'
 	@touch $@
 
 $(VENV)/dev: $(VENV)/bin/python pyproject.toml constraints.txt

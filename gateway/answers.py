@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from typing import TypeVar
 
 from fastapi import Request
@@ -40,12 +40,16 @@ _FINISH_REASONS = {
 class Answers:
     """The answers to one request. Each has an index: those to the first prompt come first."""
 
-    def __init__(self, caller: AsyncClient, replies: Sequence[AsyncReply], prompt_field: str) -> None:
-        """Begin to read the replies. ``prompt_field`` is the request's name of the prompt, for
-        errors."""
+    def __init__(
+        self, caller: AsyncClient, replies: Sequence[AsyncReply], names: Mapping[str, str], *, keeps: bool = False
+    ) -> None:
+        """Begin to read the replies. ``names`` has the fields that the request calls otherwise than
+        most, for errors. With ``keeps`` the orchestrator keeps the answers."""
         self._caller = caller
         self._replies = replies
-        self._prompt_field = prompt_field
+        self._names = names
+        self.keeps = keeps
+        """True if the orchestrator keeps the answers after their end."""
         self._deltas: asyncio.Queue[tuple[int, Delta] | Exception | None] = asyncio.Queue(_MAX_WAITING)
         self._first: tuple[int, Delta] | None = None
         self._running = self._to_begin = len(replies)
@@ -86,12 +90,12 @@ class Answers:
         return self.results
 
     async def end(self) -> None:
-        """Cancel what still runs, and delete what the orchestrator keeps of the answers: no other
-        request can ask for it. Never raises."""
+        """Cancel what still runs, and delete what the orchestrator has of the answers unless it
+        keeps them: no other request can ask for it. Never raises."""
         for reader in self._readers:
             reader.cancel()
         await asyncio.gather(*self._readers, return_exceptions=True)
-        for result in self.results:
+        for result in () if self.keeps else self.results:
             if result.session_id:
                 try:
                     await self._caller.delete_session(result.session_id, timeout=_DELETE_SECONDS)
@@ -100,7 +104,7 @@ class Answers:
                         log.warning("a finished answer could not be deleted: %s", error)
 
     def _error_of(self, error: Exception) -> Exception:
-        return error_of_peer(error, self._prompt_field) if isinstance(error, PeerError) else error
+        return error_of_peer(error, self._names) if isinstance(error, PeerError) else error
 
     async def _next(self) -> tuple[int, Delta] | None:
         while self._running:

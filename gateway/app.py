@@ -27,7 +27,7 @@ def create_app(settings: GatewaySettings) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with AsyncClient(settings.orchestrator, credentials=credentials) as client:
-            app.state.gateway = Gateway(client, settings.model_name)
+            app.state.gateway = Gateway(client, settings.model_name, settings.reading())
             yield
             await app.state.gateway.finish()
 

@@ -63,6 +63,9 @@ _FIELDS: Sequence[tuple[str, str]] = (
 """Patterns in the names of the contract's fields, and what takes their place in OpenAI's names."""
 
 
+_SAME_NAMES: Mapping[str, str] = {}
+
+
 class ErrorDetails(BaseModel):
     """An error, for the OpenAPI document."""
 
@@ -119,15 +122,19 @@ def openai_field(field: str) -> str:
     return field
 
 
-def error_of_peer(error: PeerError, prompt_field: str = "prompt") -> ApiError:
-    """Return the error that a caller gets for an error of the orchestrator. ``prompt_field`` is the
-    request's name of the prompt."""
-    param = openai_field(error.violations[0].field) if error.violations else None
-    param = prompt_field if param == "prompt" else param
+def error_of_peer(error: PeerError, names: Mapping[str, str] = _SAME_NAMES) -> ApiError:
+    """Return the error that a caller gets for an error of the orchestrator. ``names`` has the
+    fields that the request calls otherwise than most."""
+
+    def named(field: str) -> str:
+        name = openai_field(field)
+        return names.get(name, name)
+
+    param = named(error.violations[0].field) if error.violations else None
     message = str(error)
     for violation in error.violations:
         told = f"{violation.field} {violation.description}"  # as messages have it, and no word within another
-        message = message.replace(told, f"{openai_field(violation.field)} {violation.description}")
+        message = message.replace(told, f"{named(violation.field)} {violation.description}")
     message = re.sub(r"\bROLE_([A-Z]+)\b", lambda role: role[1].lower(), message)
     return _told(error, message, param, _CODES.get(error.reason, error.reason.lower()))
 

@@ -119,13 +119,11 @@ COMMON_REFUSALS: Mapping[str, Refusal] = {
 """Fields of OpenAI's and vLLM's requests that no endpoint supports."""
 
 
-class GenerationFields(Fields):
-    """Fields that chat completions and completions share."""
+class AnswerFields(Fields):
+    """Fields that all requests for an answer share."""
 
     model: Text = Field(description="the model's name, as `/v1/models` lists it")
     stream: bool = Field(False, description="send the answer as server-sent events while it is generated")
-    stream_options: StreamOptions | None = Field(None, description="`include_usage`: one more event with the usage")
-    n: int = Field(1, ge=1, le=64, description="number of answers; the first one is what `n` 1 gives")
     temperature: float | None = Field(None, description="0 is greedy; by default the model's own, not 1")
     top_p: float | None = Field(None, description="keep the likeliest tokens up to this probability")
     top_k: Int32 | None = Field(None, ge=-1, description="keep so many of the likeliest tokens; 0 or -1: all")
@@ -157,36 +155,13 @@ class GenerationFields(Fields):
     )
     guided_grammar: Text | None = Field(None, description="vLLM's older name of `structured_outputs` with `grammar`")
     allowed_token_ids: list[Int32] | None = Field(None, description="vLLM's; only these tokens may be chosen")
-    prompt_logprobs: int | None = Field(
-        None,
-        ge=0,
-        le=20,
-        description="vLLM's, not with `stream`; the log-probability of each token of the prompt, and so many likeliest",
-    )
-    request_id: Annotated[str, Field(pattern="^[!-~]{1,128}$")] | None = Field(
-        None, description="vLLM's; the response's `id` ends with it. The same one again is another request"
-    )
-    return_token_ids: bool = Field(False, description="vLLM's; each choice has its `token_ids`")
     user: Text | None = Field(None, description="accepted; limits count by access token, so it changes nothing")
     speculation: Literal["off", "on"] | Annotated[Int32, Field(ge=1)] | None = Field(
         None, description='ours: "off", "on", or a number of draft tokens. It changes the speed, never the text'
     )
 
-    @property
-    def includes_usage(self) -> bool:
-        """Return whether a stream has an event with the usage."""
-        return self.stream_options is not None and self.stream_options.include_usage
-
     def check(self) -> None:
         """Refuse fields that do not go together: ApiError."""
-        if self.stream_options is not None and not self.stream:
-            raise ApiError(400, "stream_options is only allowed with stream: true", param="stream_options")
-        if self.prompt_logprobs is not None and self.stream:
-            raise ApiError(400, "prompt_logprobs is not allowed with stream: true", param="prompt_logprobs")
-
-    def response_id(self, kind: str) -> str:
-        """Return the id of a response of some kind."""
-        return f"{kind}-{self.request_id or secrets.token_hex(12)}"
 
     def structured(self) -> StructuredOutputs | None:
         """Return the structure that one of vLLM's fields asks for. ApiError if several do."""
@@ -197,25 +172,66 @@ class GenerationFields(Fields):
             return self.structured_outputs
         return StructuredOutputs(**{given[0].removeprefix("guided_"): getattr(self, given[0])})
 
-    def settings(self, *, top_logprob_count: int | None = None, prompt_logprobs: bool = False, **more: Any) -> Settings:
+    def settings(self, *, top_logprob_count: int | None = None, **more: Any) -> Settings:
         """Return the settings of the turn, with what an endpoint adds. ApiError."""
         self.check()
-        likeliest = [count for count in (top_logprob_count, self.prompt_logprobs) if count is not None]
         named = {name: getattr(self, name) for name in _SAME_NAMES}
         return Settings(
             **named,
             top_k=None if self.top_k is None else max(0, self.top_k),
             logit_bias=_token_numbers(self.logit_bias or {}),
             allowed_token_ids=self.allowed_token_ids or (),
-            top_logprob_count=max(likeliest, default=None),
-            prompt_logprobs=prompt_logprobs or self.prompt_logprobs is not None,
-            token_bytes=bool(likeliest),
+            top_logprob_count=top_logprob_count,
+            token_bytes=top_logprob_count is not None,
             stop_strings=[self.stop] if isinstance(self.stop, str) else self.stop or (),
             stop_token_ids=self.stop_token_ids or (),
             min_token_count=self.min_tokens,
             ignore_end_tokens=self.ignore_eos or None,
             include_stop_in_text=self.include_stop_str_in_output or None,
             draft_length=_DRAFT_LENGTHS.get(self.speculation, self.speculation),
+            **more,
+        )
+
+
+class GenerationFields(AnswerFields):
+    """Fields that chat completions and completions share."""
+
+    stream_options: StreamOptions | None = Field(None, description="`include_usage`: one more event with the usage")
+    n: int = Field(1, ge=1, le=64, description="number of answers; the first one is what `n` 1 gives")
+    prompt_logprobs: int | None = Field(
+        None,
+        ge=0,
+        le=20,
+        description="vLLM's, not with `stream`; the log-probability of each token of the prompt, and so many likeliest",
+    )
+    request_id: Annotated[str, Field(pattern="^[!-~]{1,128}$")] | None = Field(
+        None, description="vLLM's; the response's `id` ends with it. The same one again is another request"
+    )
+    return_token_ids: bool = Field(False, description="vLLM's; each choice has its `token_ids`")
+
+    @property
+    def includes_usage(self) -> bool:
+        """Return whether a stream has an event with the usage."""
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    def check(self) -> None:
+        """Refuse fields that do not go together: ApiError."""
+        super().check()
+        if self.stream_options is not None and not self.stream:
+            raise ApiError(400, "stream_options is only allowed with stream: true", param="stream_options")
+        if self.prompt_logprobs is not None and self.stream:
+            raise ApiError(400, "prompt_logprobs is not allowed with stream: true", param="prompt_logprobs")
+
+    def response_id(self, kind: str) -> str:
+        """Return the id of a response of some kind."""
+        return f"{kind}-{self.request_id or secrets.token_hex(12)}"
+
+    def settings(self, *, top_logprob_count: int | None = None, prompt_logprobs: bool = False, **more: Any) -> Settings:
+        """Return the settings of the turn, with what an endpoint adds. ApiError."""
+        likeliest = [count for count in (top_logprob_count, self.prompt_logprobs) if count is not None]
+        return super().settings(
+            top_logprob_count=max(likeliest, default=None),
+            prompt_logprobs=prompt_logprobs or self.prompt_logprobs is not None,
             **more,
         )
 

@@ -8,6 +8,7 @@ import grpc
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from gateway.reading import Reading, ReasoningParser
 from slipstream.transport.addresses import PlaintextError, stays_here
 from slipstream.transport.certificates import TlsFiles, channel_credentials
 from slipstream.transport.reloading import FileError
@@ -28,12 +29,21 @@ class GatewaySettings(BaseSettings):
         cli_implicit_flags=True,
     )
 
-    orchestrator: str = Field("127.0.0.1:50051", description="host:port of the orchestrator")
+    orchestrator: str = Field(
+        "127.0.0.1:50051",
+        description="host:port of the orchestrator. A name that has several addresses, or ipv4:IP:PORT,IP:PORT, stands for "
+        "orchestrators that share a store: requests go to all of them in turn, and away from one that is lost",
+    )
     address: str = Field("127.0.0.1:8000", description="host:port to listen on. Port 0 picks a free port")
     model_name: str = Field(
         "",
         description="name that requests give as model, and that /v1/models lists. By default the last part of the target's "
         "name",
+    )
+    reasoning_parser: ReasoningParser = Field(
+        "off",
+        description="how chats split reasoning off an answer. qwen3: the answer begins with <think>. deepseek_r1: reasoning "
+        "comes first even without <think>, which the prompt may have",
     )
     tls_certificate: str = Field(
         "", description="PEM file with this service's certificate chain. Empty: plaintext HTTP"
@@ -65,6 +75,10 @@ class GatewaySettings(BaseSettings):
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         "INFO", description="least severe log lines that are written. INFO has a line for each request"
     )
+
+    def reading(self) -> Reading:
+        """Return how answers to chats are read."""
+        return Reading(self.reasoning_parser)
 
     def tls_files(self) -> TlsFiles:
         """Return the files of the gateway's own certificate. FileError if one is missing or wrong,

@@ -50,4 +50,7 @@ async def _encoded(events: AsyncIterator[Any]) -> AsyncIterator[bytes]:
 
 
 def _event(content: Any) -> bytes:
-    return b"data: " + to_json(content) + b"\n\n"
+    """Return an event. One that has a type is named by it."""
+    kind = content.get("type") if isinstance(content, dict) else None
+    name = b"" if kind is None else f"event: {kind}\n".encode()
+    return name + b"data: " + to_json(content) + b"\n\n"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Sequence
+from typing import Any
 
 import grpc
 
@@ -39,6 +41,8 @@ _COMMON_OPTIONS = (
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
 )
+_SERVICE_CONFIG = "grpc.service_config"
+_CONNECTIONS = {"connectionScaling": {"maxConnectionsPerSubchannel": _MOST_CONNECTIONS}}
 CHANNEL_OPTIONS = (
     *_COMMON_OPTIONS,
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -48,8 +52,19 @@ CHANNEL_OPTIONS = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),  # else all channels to one address share a connection
     ("grpc.max_connections_per_subchannel_cap", _MOST_CONNECTIONS),
-    ("grpc.service_config", json.dumps({"connectionScaling": {"maxConnectionsPerSubchannel": _MOST_CONNECTIONS}})),
+    (_SERVICE_CONFIG, json.dumps(_CONNECTIONS)),
 )
+CLIENT_OPTIONS = (
+    *(option for option in CHANNEL_OPTIONS if option[0] != _SERVICE_CONFIG),
+    # Orchestrators of one store share all sessions: calls go to all addresses of a name in turn,
+    # and away from one that is lost. Between services a stream belongs to one process, so those
+    # channels take the first address.
+    (_SERVICE_CONFIG, json.dumps(_CONNECTIONS | {"loadBalancingConfig": [{"round_robin": {}}]})),
+    # A new pod has a new address. gRPC looks the name up when a connection is lost, and by default
+    # at most every 30 s.
+    ("grpc.dns_min_time_between_resolutions_ms", 1_000),
+)
+"""Options of a client's channel to the orchestrators."""
 SERVER_OPTIONS = (
     *_COMMON_OPTIONS,
     ("grpc.max_concurrent_streams", MOST_STREAMS),
@@ -83,6 +98,7 @@ def open_channel(
     credentials: grpc.ChannelCredentials | None = None,
     name: str = "",
     max_receive_bytes: int = MAX_MESSAGE_BYTES,
+    options: Sequence[tuple[str, Any]] = CHANNEL_OPTIONS,
 ) -> grpc.aio.Channel:
     """Return a channel to ``host:port``, in plaintext if there are no credentials.
 
@@ -90,9 +106,9 @@ def open_channel(
     name in the peer's certificate, if it differs from the address. A message of more than
     ``max_receive_bytes`` ends its call.
     """
-    others = [option for option in CHANNEL_OPTIONS if option[0] != _MAX_RECEIVE]
-    options = (*others, (_MAX_RECEIVE, max_receive_bytes))
+    others = [option for option in options if option[0] != _MAX_RECEIVE]
+    chosen = (*others, (_MAX_RECEIVE, max_receive_bytes))
     if credentials is None:
-        return grpc.aio.insecure_channel(address, options=options)
+        return grpc.aio.insecure_channel(address, options=chosen)
     named = (("grpc.ssl_target_name_override", name),) if name else ()
-    return grpc.aio.secure_channel(address, credentials, options=(*options, *named))
+    return grpc.aio.secure_channel(address, credentials, options=(*chosen, *named))

@@ -61,7 +61,7 @@ def test_a_field_is_told_by_openais_name(field: str, name: str) -> None:
 def test_the_prompt_of_a_chat_is_its_messages() -> None:
     violation = FieldViolation("prompt", "must be shorter")
     error = PeerError(Code.INVALID_ARGUMENT, "PROMPT_TOO_LONG", "the prompt is long", None, [violation])
-    assert (error_of_peer(error, "messages").param, error_of_peer(error).param) == ("messages", "prompt")
+    assert (error_of_peer(error, {"prompt": "messages"}).param, error_of_peer(error).param) == ("messages", "prompt")
     assert error_of_peer(error).code == "context_length_exceeded"
 
 

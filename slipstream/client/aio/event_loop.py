@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import grpc
 
 from slipstream.client.ending import EndingCall
-from slipstream.rpc.channel import open_channel
+from slipstream.rpc.channel import CLIENT_OPTIONS, open_channel
 from slipstream.rpc.status import PeerError, StreamLostError, error_of_call
 from slipstream.v1 import orchestrator_pb2_grpc
 
@@ -105,7 +105,7 @@ class AsyncChannel:
         except RuntimeError:
             raise RuntimeError("an AsyncClient is used where no event loop runs: use it inside a coroutine") from None
         if self._opened is None:
-            channel = open_channel(self._address, self._credentials)
+            channel = open_channel(self._address, self._credentials, options=CLIENT_OPTIONS)
             self._opened = _Opened(loop, channel, orchestrator_pb2_grpc.OrchestratorServiceStub(channel))
         if self._opened.loop is not loop:
             raise RuntimeError(

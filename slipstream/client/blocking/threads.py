@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 import grpc
 
 from slipstream.client.ending import FAREWELL_SECONDS, EndingCall
-from slipstream.rpc.channel import CHANNEL_OPTIONS
+from slipstream.rpc.channel import CLIENT_OPTIONS
 from slipstream.rpc.status import PeerError, error_of_call
 from slipstream.v1 import orchestrator_pb2_grpc
 
@@ -98,9 +98,9 @@ class Channel:
 
     def __init__(self, address: str, credentials: grpc.ChannelCredentials | None) -> None:
         if credentials is None:
-            self._channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+            self._channel = grpc.insecure_channel(address, options=CLIENT_OPTIONS)
         else:
-            self._channel = grpc.secure_channel(address, credentials, options=CHANNEL_OPTIONS)
+            self._channel = grpc.secure_channel(address, credentials, options=CLIENT_OPTIONS)
         self.stub = orchestrator_pb2_grpc.OrchestratorServiceStub(self._channel)
 
     def close_channel(self) -> None:

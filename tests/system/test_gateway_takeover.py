@@ -1,0 +1,121 @@
+"""A gateway in front of two orchestrators that share a PostgreSQL: the end of one of them costs a
+streamed answer some time, and none of its text."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import openai
+import pytest
+
+from slipstream.cli.local import free_address
+from slipstream.cli.service_process import Service
+from slipstream.client import Client, Settings
+from tests.gateway_process import gateway_process
+from tests.postgresql import running_server
+
+TARGET = "arithmetic:ends=0&forward_ms=5"
+COUNT = 400
+FLAGS = ["--draft", "", "--drain-seconds", "0", "--session-lease-seconds", "2"]
+QUESTION: Any = [{"role": "user", "content": "hello"}]
+
+
+class Orchestrators:
+    """Two orchestrators of one store, by address."""
+
+    def __init__(self, stack: ExitStack, store: str) -> None:
+        self._stack = stack
+        self._verifier = self._start("verifier", "verifier_service", free_address(), ["--model", TARGET])
+        flags = [*FLAGS, "--verifier", self._verifier.address, "--store", store]
+        self.running = {
+            address: self._start("orchestrator", "orchestrator", address, flags)
+            for address in (free_address(), free_address())
+        }
+        for service in self.running.values():
+            service.wait_until_healthy()
+
+    def _start(self, name: str, module: str, address: str, flags: list[str]) -> Service:
+        service = Service(name, module, address, flags, {})
+        self._stack.callback(service.stop)
+        return service
+
+    @property
+    def target(self) -> str:
+        """Both addresses, as gRPC takes them."""
+        return f"ipv4:{','.join(self.running)}"
+
+    def kill_the_busy_one(self) -> None:
+        """Kill the orchestrator that runs a turn."""
+        for address, service in self.running.items():
+            with Client(address) as client:
+                busy = sum(process.running_turn_count for process in client.status().processes)
+            if busy:
+                service.process.send_signal(signal.SIGKILL)
+                service.process.wait()
+                return
+        raise AssertionError("no orchestrator runs a turn")
+
+    def generated(self) -> list[int]:
+        """Return how many tokens each orchestrator has generated."""
+        counts = []
+        for address in self.running:
+            with Client(address) as client:
+                counts += [process.generated_token_count for process in client.status().processes]
+        return counts
+
+
+@pytest.fixture
+def orchestrators() -> Iterator[Orchestrators]:
+    with running_server() as server, ExitStack() as stack:
+        yield Orchestrators(stack, server.new_database())
+
+
+@pytest.mark.essential
+def test_a_streamed_answer_goes_on_at_the_other_orchestrator(orchestrators: Orchestrators) -> None:
+    with gateway_process(orchestrators.target) as gateway, ExitStack() as stack:
+        base = f"http://{gateway.address}/v1"
+        api = stack.enter_context(openai.OpenAI(base_url=base, api_key="unused", max_retries=0))
+        ask: Any = {"model": api.models.list().data[0].id, "messages": QUESTION, "max_tokens": COUNT, "seed": 3}
+        whole = api.chat.completions.create(**ask)
+        chunks = api.chat.completions.create(**ask, stream=True, stream_options={"include_usage": True})
+        text, killed, usage = "", False, None
+        for chunk in chunks:
+            text += chunk.choices[0].delta.content or "" if chunk.choices else ""
+            usage = chunk.usage or usage
+            if len(text) > 40 and not killed:
+                orchestrators.kill_the_busy_one()
+                killed = True
+        assert killed
+        assert text == whole.choices[0].message.content
+        assert usage is not None and usage.completion_tokens == COUNT
+        assert api.chat.completions.create(**ask).choices[0].message.content == text
+
+
+def test_a_clients_calls_go_to_both_orchestrators(orchestrators: Orchestrators) -> None:
+    with Client(orchestrators.target) as client:
+        for _ in range(20):  # the first calls may come before the second connection
+            client.generate([5, 6, 7], Settings(max_token_count=2)).wait()
+            if all(orchestrators.generated()):
+                return
+    raise AssertionError(orchestrators.generated())
+
+
+def test_a_sessions_turn_goes_on_at_the_other_orchestrator(orchestrators: Orchestrators) -> None:
+    settings = Settings(max_token_count=COUNT, seed=3)
+    with Client(orchestrators.target) as client:
+        with client.chat() as undisturbed:
+            whole = undisturbed.send("hello", settings).wait()
+        with client.chat() as chat:
+            reply = chat.send("hello", settings)
+            text, killed = "", False
+            for piece in reply:
+                text += piece
+                if len(text) > 40 and not killed:
+                    orchestrators.kill_the_busy_one()
+                    killed = True
+            assert killed
+            assert text == whole.text
+            assert chat.send("and now", settings).wait().generated_token_count == COUNT
