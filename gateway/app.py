@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from gateway import chat_completions, completions, models, probes, sessions, tokenization, web_chat
+from gateway import chat_completions, completions, models, probes, tokenization
 from gateway.edge import Edge
 from gateway.errors import ErrorBody, install_handlers
 from gateway.gateway import Gateway
@@ -16,7 +16,7 @@ from gateway.settings import GatewaySettings
 from slipstream.client import AsyncClient
 from slipstream.version import VERSION
 
-ENDPOINTS = (models, chat_completions, completions, tokenization, sessions, probes, web_chat)
+ENDPOINTS = (models, chat_completions, completions, tokenization, probes)
 """A module for each family of endpoints, with its ``router``."""
 
 
@@ -27,7 +27,7 @@ def create_app(settings: GatewaySettings) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with AsyncClient(settings.orchestrator, credentials=credentials) as client:
-            app.state.gateway = Gateway(client, settings.model_name, settings.reading())
+            app.state.gateway = Gateway(client, settings.model_name)
             yield
             await app.state.gateway.finish()
 

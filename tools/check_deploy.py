@@ -158,6 +158,9 @@ def missing_limits(envoy: Setting, most_streams: int, metadata_kib: int) -> list
         "routes to OrchestratorService alone": all(
             route["match"].get("prefix") == "/slipstream.v1.OrchestratorService/" for route in routes
         ),
+        "the exact names of origins": all(
+            matcher.keys() == {"exact"} for matcher in _typed(envoy, "CorsPolicy").get("allow_origin_string_match", ())
+        ),
         "turns without a timeout": all(route["route"]["timeout"] == "0s" for route in routes if "route" in route),
     }
     return [f"lacks {what}" for what, is_there in wanted.items() if not is_there]
@@ -374,11 +377,12 @@ def check_prometheus() -> Iterator[Report]:
 
 
 def check_envoy() -> Iterator[Report]:
-    """Check the proxy between strangers and an orchestrator: as Envoy reads it, and its limits."""
-    path = DEPLOY / "envoy" / "envoy.yaml"
-    yield run_tool(path, "envoy", "python", ROOT / "tools" / "check_envoy.py", path)
-    limits = missing_limits(yaml.safe_load(path.read_text()), MOST_STREAMS, MAX_METADATA_BYTES // 1024)
-    yield result(path, "limits", limits)
+    """Check the proxies between strangers and an orchestrator: as Envoy reads them, and their
+    limits."""
+    for path in sorted((DEPLOY / "envoy").glob("*.yaml")):
+        yield run_tool(path, "envoy", "python", ROOT / "tools" / "check_envoy.py", path)
+        limits = missing_limits(yaml.safe_load(path.read_text()), MOST_STREAMS, MAX_METADATA_BYTES // 1024)
+        yield result(path, "limits", limits)
 
 
 def check_yaml() -> Iterator[Report]:

@@ -4,6 +4,7 @@ client."""
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,10 +17,11 @@ from proving.certificates import Authority
 from slipstream.bearer_tokens import make_token
 from slipstream.cli.local import LocalServices, PairSettings, free_address
 from slipstream.cli.service_process import Service, wait_until_healthy
-from slipstream.client import Client, Settings
+from slipstream.client import Client, PeerError, Settings
 from slipstream.version import VERSION
 from tests import node_packages
 from tests.documents import ROOT, blocks
+from tests.envoy import envoy_process
 
 PACKAGE = ROOT / "clients" / "node"
 QUESTIONS = ["What does os.path.join do?", "And os.path.split?", "What is len?"]
@@ -39,10 +41,18 @@ def address() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("guarded")
+
+
+@pytest.fixture(scope="module")
+def authority(folder: Path) -> Authority:
+    return Authority(folder, "public")
+
+
+@pytest.fixture(scope="module")
+def guarded(folder: Path, authority: Authority) -> Iterator[dict[str, str]]:
     """An orchestrator behind TLS that asks for a token."""
-    folder = tmp_path_factory.mktemp("guarded")
-    authority = Authority(folder, "public")
     token, kept = make_token()
     access = folder / "access.toml"
     access.write_text(
@@ -68,6 +78,17 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
 
 
 @pytest.fixture(scope="module")
+def web(folder: Path, authority: Authority, guarded: dict[str, str]) -> Iterator[dict[str, str] | None]:
+    """Envoy in front of the guarded orchestrator, with the configuration for browsers. None where
+    there is no Envoy for the platform."""
+    if sys.platform != "linux":
+        yield None
+        return
+    with envoy_process("grpc-web.yaml", guarded["address"], authority, folder) as there:
+        yield {"url": f"https://localhost:{there.rpartition(':')[2]}", "origin": "https://chat.example.com"}
+
+
+@pytest.fixture(scope="module")
 def expected(address: str) -> dict[str, Any]:
     """What Python's client gets."""
     with Client(address) as client:
@@ -76,7 +97,7 @@ def expected(address: str) -> dict[str, Any]:
         several = client.answer([("user", QUESTIONS[0])], SAMPLED, choice_count=2)
         several.wait()
         large = Settings(seed=LARGE_SEED, temperature=1.5, max_token_count=40)
-        text = client.generate(QUESTIONS[0], large).wait().text
+        text = client.answer([("user", QUESTIONS[0])], large).wait().text
     return {
         "chat": texts,
         "choices": [result.text for result in several.results],
@@ -84,11 +105,29 @@ def expected(address: str) -> dict[str, Any]:
     }
 
 
-def test_the_node_package_passes_its_tests(address: str, guarded: dict[str, str], expected: dict[str, Any]) -> None:
-    services = {"address": address, "guarded": guarded, "expected": expected}
+def test_the_node_package_passes_its_tests(
+    address: str,
+    authority: Authority,
+    guarded: dict[str, str],
+    web: dict[str, str] | None,
+    expected: dict[str, Any],
+) -> None:
+    services = {"address": address, "guarded": guarded, "web": web, "expected": expected}
+    variables = {"SLIPSTREAM_TEST_SERVICES": json.dumps(services), "NODE_EXTRA_CA_CERTS": authority.file}
     node_packages.install(PACKAGE)
-    shown = node_packages.run(["npm", "test"], PACKAGE, {"SLIPSTREAM_TEST_SERVICES": json.dumps(services)})
-    assert "skipped 0" in shown
+    shown = node_packages.run(["npm", "test"], PACKAGE, variables)
+    assert web is None or "skipped 0" in shown
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="PyPI has no Envoy for every platform")
+def test_the_envoy_for_strangers_passes_calls_on(folder: Path, authority: Authority, guarded: dict[str, str]) -> None:
+    short = Settings(max_token_count=5)
+    with envoy_process("envoy.yaml", guarded["address"], authority, folder) as there:
+        with Client(there, credentials=authority.trust(), token=guarded["token"]) as client:
+            assert len(client.generate([1, 2, 3], short).wait().token_ids) == 5
+        with Client(there, credentials=authority.trust(), token="wrong") as client, pytest.raises(PeerError) as refused:
+            client.server_info()
+        assert refused.value.reason == "UNAUTHENTICATED"
 
 
 def test_the_blocks_of_the_node_packages_readme_run(address: str) -> None:
@@ -103,3 +142,13 @@ def test_the_node_package_has_slipstreams_version_and_no_registrys_address() -> 
     lock = json.loads((PACKAGE / "package-lock.json").read_text())
     assert package["version"] == lock["version"] == VERSION
     assert not [name for name, entry in lock["packages"].items() if "resolved" in entry]
+
+
+def test_the_block_for_browsers_runs(authority: Authority, guarded: dict[str, str], web: dict[str, str] | None) -> None:
+    if web is None:
+        pytest.skip("PyPI has no Envoy for every platform")
+    (block,) = (block for block in blocks(ROOT / "docs" / "guides" / "other-languages.md") if block.language == "js")
+    program = PACKAGE / "build" / "browser.js"
+    code = block.code.replace("https://slipstream.example.com", web["url"])
+    program.write_text(code.replace("YOUR_TOKEN", guarded["token"]))
+    assert node_packages.run(["node", str(program)], PACKAGE, {"NODE_EXTRA_CA_CERTS": authority.file}).strip()

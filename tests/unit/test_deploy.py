@@ -159,11 +159,13 @@ def test_the_rule_has_the_alerts_word_for_word() -> None:
     assert yaml.safe_load(deploy.rule_of(alerts))["spec"] == yaml.safe_load(alerts)
 
 
-ENVOY = deploy.DEPLOY / "envoy" / "envoy.yaml"
+ENVOY = deploy.DEPLOY / "envoy" / "grpc-web.yaml"
 
 
-def test_the_envoy_in_front_of_strangers_has_the_limits_of_what_is_behind_it() -> None:
-    assert not deploy.missing_limits(yaml.safe_load(ENVOY.read_text()), MOST_STREAMS, MAX_METADATA_BYTES // 1024)
+@pytest.mark.parametrize("name", ["envoy.yaml", "grpc-web.yaml"])
+def test_an_envoy_in_front_of_strangers_has_the_limits_of_what_is_behind_it(name: str) -> None:
+    config = yaml.safe_load(ENVOY.with_name(name).read_text())
+    assert not deploy.missing_limits(config, MOST_STREAMS, MAX_METADATA_BYTES // 1024)
 
 
 @pytest.mark.parametrize(
@@ -183,6 +185,7 @@ def test_the_envoy_in_front_of_strangers_has_the_limits_of_what_is_behind_it() -
             "routes to OrchestratorService alone",
         ),
         ("            timeout: 0s", "            timeout: 15s", "turns without a timeout"),
+        ("- exact: https://chat", '- safe_regex: {regex: ".*"} # https://chat', "the exact names of origins"),
     ],
 )
 def test_an_envoy_that_lacks_a_limit_is_found(line: str, instead: str, what: str) -> None:

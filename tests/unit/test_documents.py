@@ -35,7 +35,7 @@ def test_the_readme_has_at_most_1400_words() -> None:
 
 
 def test_every_block_of_readme_and_guides_says_what_it_is() -> None:
-    known = {"sh", "python", "console", "text", "toml"}
+    known = {"sh", "python", "js", "console", "text", "toml"}
     assert [
         block.place for block in shown_blocks("") + shown_blocks(*{b.language for b in shown_blocks()} - known)
     ] == []

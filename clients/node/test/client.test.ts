@@ -73,7 +73,7 @@ describe("with the embedded pair", () => {
     test("a seed above 2^53 keeps its last digits", async () => {
         const { seed, text } = services.expected.largeSeed;
         const settings = { sampling: { seed: BigInt(seed), temperature: 1.5 }, maxTokenCount: 40 };
-        const result = await client.generate(QUESTIONS[0]!, { settings }).result();
+        const result = await client.generate([{ role: "user", content: QUESTIONS[0]! }], { settings }).result();
         assert.equal(result.seed, BigInt(seed));
         assert.equal(result.text, text);
     });

@@ -8,8 +8,8 @@ export interface Services {
     address: string;
     /** An orchestrator with a simulated model whose turns last, which asks for tokens, behind TLS. */
     guarded: { address: string; ca: string; token: string };
-    /** Envoy with deploy/envoy/grpc-web.yaml in front of the first one. */
-    web?: { url: string; origin: string };
+    /** Envoy with deploy/envoy/grpc-web.yaml in front of the guarded one. Absent where there is no Envoy. */
+    web: { url: string; origin: string } | null;
     /** What Python's client got. */
     expected: { chat: string[]; choices: string[]; largeSeed: { seed: string; text: string } };
 }
