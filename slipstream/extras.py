@@ -12,6 +12,7 @@ _MARKS = {
     "orchestrator": ("jinja2", "pydantic_settings"),
     "gateway": ("fastapi", "pydantic_settings", "uvicorn"),
     "postgresql": ("psycopg",),
+    "plot": ("matplotlib",),
 }
 """Packages that each extra installs; it is missing if one of them is."""
 
