@@ -1,9 +1,9 @@
 """Measure chats that arrive at a fixed rate, with speculation off, fixed and adaptive.
 
-The table has the time to the first token, the time between tokens, and goodput. The three services
-are the real ones. Their models are arithmetic with set forward times that grow with the tokens in a
-step, so a loaded verifier has no time to waste. ``worst`` compares adaptive with the better of
-plain and fixed. At an acceptance of 0 the draft is an adversary.
+The table has the time to the first token, the time between chunks of tokens, and goodput. The three
+services are the real ones. Their models are arithmetic with set forward times that grow with the
+tokens in a step, so a loaded verifier has no time to waste. ``worst`` compares adaptive with the
+better of plain and fixed. At an acceptance of 0 the draft is an adversary.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from rich.progress import Progress
 from rich.table import Table
 
+from benchmarks.many_chats import hold_chats
 from benchmarks.report import Picture, Report, add_output
-from slipstream.cli.load import LoadReport, LoadSettings, run_load
+from slipstream.bench.report import Report as LoadReport
 from slipstream.cli.local import LocalServices, PairSettings
 from slipstream.client import Settings
 
@@ -51,15 +52,9 @@ def measure(
                         draft_length=asked.draft_length,
                         proposer=asked.proposer,
                     )
-                    load = LoadSettings(
-                        sessions=count,
-                        turns=1,
-                        concurrency=count,
-                        rate=options.rate,
-                        seed=repetition,
-                        generation=settings,
+                    report = hold_chats(
+                        local.orchestrator_address, count, 1, settings, seed=repetition, rate=options.rate
                     )
-                    report = run_load(local.orchestrator_address, load)
                     assert not report.failures, report.failures
                     if repetition:
                         reports[count, mode].append(report)
@@ -77,7 +72,7 @@ def table_of(acceptance: float, reports: dict[tuple[int, str], list[LoadReport]]
         "x plain",
         "worst",
         "first p50/p95/p99 ms",
-        "token p50/p95/p99 ms",
+        "chunk p50/p95/p99 ms",
         "goodput",
     )
     for column in columns:
@@ -95,16 +90,20 @@ def table_of(acceptance: float, reports: dict[tuple[int, str], list[LoadReport]]
                 f"{statistics.median(rates[mode]):.0f}",
                 f"{statistics.median(ratios):.2f}",
                 f"{worst:.2f}" if mode == "adaptive" else "",
-                _milliseconds([report.time_to_first_token for report in taken]),
-                _milliseconds([report.inter_token for report in taken]),
-                f"{statistics.median(report.goodput for report in taken):.0f}",
+                _milliseconds([report.ttft for report in taken]),
+                _milliseconds([report.itl for report in taken]),
+                f"{statistics.median(_goodput(report) for report in taken):.0f}",
             )
     return table
 
 
 def _milliseconds(percentiles: Sequence[object]) -> str:
-    values = [statistics.median(getattr(p, name) for p in percentiles) * 1e3 for name in ("p50", "p95", "p99")]
+    values = [statistics.median(getattr(p, name) for p in percentiles) for name in ("p50", "p95", "p99")]
     return "/".join(f"{value:.0f}" for value in values)
+
+
+def _goodput(report: LoadReport) -> float:
+    return report.goodput.tokens_per_second if report.goodput else 0.0
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 import psutil
 from rich.table import Table
 
+from benchmarks.many_chats import hold_chats
 from benchmarks.report import Report, add_output
 from benchmarks.scale import orchestrator
-from slipstream.cli.load import LoadSettings, run_load
 from slipstream.cli.local import free_address
 from slipstream.cli.service_process import Service
 from slipstream.client import Settings
@@ -119,18 +119,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         services = [(way, stack.enter_context(observed(way, sink, options))) for way in ways]
         stack.enter_context(scraping(metrics))
         for _, service in services:
-            run_load(service.address, LoadSettings(options.sessions, 1, options.sessions, generation=generation))
+            hold_chats(service.address, options.sessions, 1, generation)
         for repetition in range(options.repetitions):
             for way, service in services[repetition % len(services) :] + services[: repetition % len(services)]:
                 process = psutil.Process(service.process.pid)
                 spent = sum(process.cpu_times()[:2])
-                load = LoadSettings(
-                    options.sessions, options.turns, options.sessions, seed=repetition, generation=generation
-                )
-                result = run_load(service.address, load)
+                result = hold_chats(service.address, options.sessions, options.turns, generation, seed=repetition)
                 assert not result.failures, result.failures
                 seen[way.name].rates.append(result.tokens_per_second)
-                seen[way.name].costs.append((sum(process.cpu_times()[:2]) - spent) / result.token_count)
+                seen[way.name].costs.append((sum(process.cpu_times()[:2]) - spent) / result.output_tokens)
                 report.console.print(f"{way.name:>14} {result.tokens_per_second:8.0f} tokens/s", style="dim")
     table = Table(title=f"{options.sessions} sessions, {options.draft_length} draft tokens a round")
     for column in ("looked at by", "tokens/s", "x nothing", "CPU us/token", "x nothing "):

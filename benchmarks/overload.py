@@ -22,7 +22,7 @@ import grpc
 from rich.table import Table
 
 from benchmarks.report import Report, add_output
-from slipstream.cli.load import Percentiles
+from slipstream.bench.report import Distribution
 from slipstream.cli.local import LocalServices, PairSettings
 from slipstream.client import Settings
 from slipstream.errors import Code
@@ -160,9 +160,9 @@ def table(title: str) -> Table:
 
 
 def show(made: Table, load: str, clients: str, outcome: Outcome, peak: float, unloaded: float) -> None:
-    """Show one load. ``unloaded`` is the time to a first token without load, in seconds; 0 if not
+    """Show one load. ``unloaded`` is the time to a first token without load, in ms; 0 if not
     known."""
-    first = Percentiles.of(outcome.firsts)
+    first = Distribution.of(outcome.firsts)
     made.add_row(
         load,
         clients,
@@ -173,7 +173,7 @@ def show(made: Table, load: str, clients: str, outcome: Outcome, peak: float, un
         str(outcome.refusals.total()),
         str(outcome.bare_refusal_count),
         ", ".join(f"{count} {reason}" for reason, count in outcome.failures.items()) or "0",
-        f"{first.p50 * 1e3:.0f}/{first.p99 * 1e3:.0f}",
+        f"{first.p50:.0f}/{first.p99:.0f}",
         f"{first.p99 / unloaded:.1f}" if unloaded else "",
     )
 
@@ -184,7 +184,7 @@ async def overload(clients: Clients, options: argparse.Namespace) -> Table:
     await clients.closed(4, options.settling)
     closed = {count: await clients.closed(count, options.settling) for count in options.concurrency}
     capacity = max(outcome.goodput for outcome in closed.values())
-    unloaded = Percentiles.of(closed[min(closed)].firsts).p50
+    unloaded = Distribution.of(closed[min(closed)].firsts).p50
     opened = {}
     for load in options.loads:
         for insists in (False, True):
@@ -222,13 +222,13 @@ async def beside(clients: Clients, options: argparse.Namespace) -> Table:
         while time.monotonic() < stop - 1:
             await clients.ask(outcome, options.deadline, insists=False)
         await asyncio.gather(*running)
-        first = Percentiles.of(outcome.firsts)
+        first = Distribution.of(outcome.firsts)
         longest = max(outcome.firsts, default=0.0)
         refused = f", {outcome.refusals.total()} refused" if outcome.refusals else ""
         made.add_row(
             f"{count} sessions",
             f"{outcome.offered_count}{refused}",
-            f"{first.p50 * 1e3:.0f}/{first.p99 * 1e3:.0f}",
+            f"{first.p50:.0f}/{first.p99:.0f}",
             f"{longest * 1e3:.0f}",
         )
     return made

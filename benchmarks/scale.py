@@ -23,8 +23,8 @@ import psutil
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from rich.table import Table
 
+from benchmarks.many_chats import hold_chats
 from benchmarks.report import Picture, Report, add_output
-from slipstream.cli.load import LoadSettings, run_load
 from slipstream.cli.local import free_address
 from slipstream.cli.service_process import Service
 from slipstream.client import Client, Settings
@@ -75,17 +75,16 @@ def throughput(sessions: Sequence[int], options: argparse.Namespace) -> Table:
     generation = Settings(temperature=0, draft_length=options.draft_length, max_token_count=options.tokens)
     with orchestrator(options) as service:
         process = psutil.Process(service.process.pid)
-        run_load(service.address, LoadSettings(4, 1, 4, generation=generation))
+        hold_chats(service.address, 4, 1, generation)
         for count in sessions:
             before = process.memory_info().rss
             rates, costs = [], []
             for repetition in range(options.repetitions):
                 spent = sum(process.cpu_times()[:2])
-                load = LoadSettings(count, 1, count, seed=repetition, generation=generation)
-                report = run_load(service.address, load)
+                report = hold_chats(service.address, count, 1, generation, seed=repetition)
                 assert not report.failures, report.failures
                 rates.append(report.tokens_per_second)
-                costs.append((sum(process.cpu_times()[:2]) - spent) / report.token_count)
+                costs.append((sum(process.cpu_times()[:2]) - spent) / report.output_tokens)
             memory = process.memory_info().rss
             cost = statistics.median(costs)
             table.add_row(
@@ -113,15 +112,14 @@ def durability(sessions: int, options: argparse.Namespace) -> Table:
         services = {name: stack.enter_context(orchestrator(options, store=place)) for name, place in stores.items()}
         processes = {name: psutil.Process(service.process.pid) for name, service in services.items()}
         for service in services.values():
-            run_load(service.address, LoadSettings(4, 1, 4, generation=generation))
+            hold_chats(service.address, 4, 1, generation)
         for repetition in range(4 * options.repetitions):
             for name in list(stores)[:: 1 if repetition % 2 else -1]:
                 spent = sum(processes[name].cpu_times()[:2])
-                load = LoadSettings(sessions, 1, sessions, seed=repetition, generation=generation)
-                report = run_load(services[name].address, load)
+                report = hold_chats(services[name].address, sessions, 1, generation, seed=repetition)
                 assert not report.failures, report.failures
                 rates[name].append(report.tokens_per_second)
-                costs[name].append((sum(processes[name].cpu_times()[:2]) - spent) / report.token_count)
+                costs[name].append((sum(processes[name].cpu_times()[:2]) - spent) / report.output_tokens)
     for name in stores:
         ratios = [rate / plain for rate, plain in zip(rates[name], rates["memory"], strict=True)]
         cost = statistics.median(costs[name]) * 1e6
@@ -140,15 +138,14 @@ def processes(counts: Sequence[int], options: argparse.Namespace) -> Table:
         with orchestrator(options, "--process-count", str(count)) as service:
             time.sleep(3)  # the port is served once the first process listens
             family = _family(service)
-            run_load(service.address, LoadSettings(4, 1, 4, generation=generation))
+            hold_chats(service.address, 4, 1, generation)
             rates, costs = [], []
             for repetition in range(options.repetitions):
                 spent = _cpu_seconds(family)
-                load = LoadSettings(sessions, 1, sessions, seed=repetition, generation=generation)
-                report = run_load(service.address, load)
+                report = hold_chats(service.address, sessions, 1, generation, seed=repetition)
                 assert not report.failures, report.failures
                 rates.append(report.tokens_per_second)
-                costs.append((_cpu_seconds(family) - spent) / report.token_count)
+                costs.append((_cpu_seconds(family) - spent) / report.output_tokens)
         table.add_row(str(count), f"{statistics.median(rates):.0f}", f"{statistics.median(costs) * 1e6:.0f}")
     return table
 

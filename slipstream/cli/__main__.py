@@ -13,7 +13,6 @@ from slipstream.cli.commands.chat import chat
 from slipstream.cli.commands.compile import compile_ahead
 from slipstream.cli.commands.export import export
 from slipstream.cli.commands.info import info
-from slipstream.cli.commands.load import load
 from slipstream.cli.commands.session import sessions
 from slipstream.cli.commands.token import token
 from slipstream.cli.commands.top import top
@@ -57,14 +56,13 @@ def version() -> None:
 
 
 # `slipstream --help` lists them in this order.
-app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})(bench)
 app.command()(up)
 app.command()(chat)
 app.command()(info)
 app.command()(export)
 app.command()(top)
 app.command()(trace)
-app.command()(load)
+app.command()(bench)
 app.command()(token)
 app.command(name="compile")(compile_ahead)
 app.command()(version)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Annotated, Any
 
@@ -37,7 +37,7 @@ class Server:
 
     def client(self, **options: Any) -> Client:
         """A client with these further options of its own."""
-        return Client(self.address, credentials=self.credentials(), token=self._token(), **options)
+        return Client(self.address, credentials=self.credentials(), token=self.token(), **options)
 
     def credentials(self) -> grpc.ChannelCredentials | None:
         """Return the credentials of a channel; None is plaintext."""
@@ -53,9 +53,14 @@ class Server:
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """Return the metadata of every call, for code that has no client."""
-        return call_metadata(self.address, self.credentials(), (), self._token())
+        return call_metadata(self.address, self.credentials(), (), self.token())
 
-    def _token(self) -> str | None:
+    def at(self, address: str) -> Server:
+        """Return another server that is reached with the same options."""
+        return replace(self, address=address)
+
+    def token(self) -> str | None:
+        """Return the token to show; None if there is none. FileError."""
         token, source = os.environ.get(_TOKEN_VARIABLE, ""), _TOKEN_VARIABLE
         if self.token_file:
             token = read_bytes("--token-file", self.token_file).decode(errors="replace").strip()

@@ -55,7 +55,7 @@ def test_a_client_says_its_token_with_every_call(kind: str, listening: tuple[Lis
         ["export", "1d981035cf069313"],
         ["top", "--once"],
         ["trace", "1d981035cf069313"],
-        ["load", "--sessions", "1", "--turns", "1"],
+        ["bench", "--requests", "1"],
     ],
     ids=lambda command: command[0],
 )

@@ -449,50 +449,6 @@ def sessions_of(services: LocalServices) -> int:
         return len(list(client.list_sessions()))
 
 
-def test_a_load_deletes_its_sessions_also_where_it_is_interrupted_or_refused(paper: LocalServices) -> None:
-    before = sessions_of(paper)
-    command = [
-        *SLIPSTREAM,
-        "load",
-        "--sessions",
-        "6",
-        "--turns",
-        "2",
-        "--json",
-        "--address",
-        paper.orchestrator_address,
-    ]
-    subprocess.run([*command, "--max-tokens", "20"], check=True, capture_output=True)
-    assert sessions_of(paper) == before
-    subprocess.run([*command, "--max-tokens", "20", "--draft-length", "9999"], capture_output=True)
-    assert sessions_of(paper) == before
-    with subprocess.Popen(
-        [*command, "--max-tokens", "8000", "--draft-length", "0", "--turns", "50"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as running:
-        while sessions_of(paper) < before + 6:
-            time.sleep(0.05)
-        running.send_signal(signal.SIGINT)
-        running.wait()
-    assert sessions_of(paper) == before
-
-
-def test_a_load_is_reported_as_json_and_what_fails_is_counted(paper: LocalServices) -> None:
-    command = [*SLIPSTREAM, "load", "--sessions", "6", "--turns", "2", "--max-tokens", "20", "--json", "--address"]
-    ended = subprocess.run([*command, paper.orchestrator_address], capture_output=True, text=True, timeout=240)
-    assert ended.returncode == 0, ended.stderr
-    report = json.loads(ended.stdout)
-    assert (report["turn_count"], report["token_count"], report["failures"]) == (12, 240, {})
-    assert 0 < report["inter_token"]["p50"] <= report["inter_token"]["p99"] <= report["turn"]["p99"]
-    rated = [*SLIPSTREAM, "load", "--rate", "200", "--sessions", "4", "--max-tokens", "5", "--address"]
-    table = subprocess.run([*rated, paper.orchestrator_address], capture_output=True, text=True, timeout=240)
-    assert "8 turns, 40 tokens" in table.stdout and "between tokens" in table.stdout
-    refused = subprocess.run([*command, free_address()], capture_output=True, text=True, timeout=240)
-    assert refused.returncode == 1
-    assert "6 chats failed: UNAVAILABLE" in refused.stderr and "Traceback" not in refused.stderr
-
-
 def test_the_version_is_in_one_place() -> None:
     assert run("version").stdout == run("--version").stdout == f"{VERSION}\n"
 

@@ -58,7 +58,7 @@ def test_the_client_and_every_help_need_no_extra(client_only: Installation) -> N
     assert (imported.returncode, imported.stderr) == (0, "")
     refused = client_only.run(sys.executable, "-c", "import torch")
     assert "ModuleNotFoundError" in refused.stderr  # else this would prove nothing
-    for command in ([], ["chat"], ["up"], ["info"], ["load"], ["top"], ["trace"], ["session", "list"]):
+    for command in ([], ["chat"], ["up"], ["info"], ["bench"], ["top"], ["trace"], ["session", "list"]):
         shown = client_only.run(*SLIPSTREAM, *command, "--help")
         assert (shown.returncode, shown.stderr) == (0, "")
         assert "Usage" in shown.stdout
@@ -70,8 +70,8 @@ def test_a_remote_orchestrator_is_talked_to_without_any_extra(client_only: Insta
     said = client_only.run(*SLIPSTREAM, "chat", *address, "--max-tokens", "5", text="hello\n")
     assert said.returncode == 0
     assert "[5 tokens, " in said.stdout
-    load = client_only.run(*SLIPSTREAM, "load", *address, "--sessions", "2", "--max-tokens", "5", "--json")
-    assert json.loads(load.stdout)["turn_count"] == 4
+    bench = client_only.run(*SLIPSTREAM, "bench", *address, "--requests", "4", "--max-tokens", "5", "--json")
+    assert json.loads(bench.stdout)["servers"][0]["requests"] == {"completed": 4, "failed": 0}
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 import pytest
 import yaml
 
-from slipstream.cli.load import LoadSettings, run_load
+from benchmarks.many_chats import hold_chats
 from slipstream.cli.local import LocalServices, PairSettings, free_address
 from slipstream.client import Client, PeerError, Settings
 from tests.monitoring_files import DASHBOARD, RULE_TESTS, RULES, alerting_rules, panels
@@ -248,8 +248,7 @@ def load(address: str, failures: set[str]) -> Iterator[None]:
         for number, settings in enumerate(cycle(kinds)):
             if over.is_set():
                 return
-            asked = LoadSettings(sessions=2, turns=2, concurrency=2, seed=number, generation=settings)
-            failures.update(run_load(address, asked).failures)
+            failures.update(hold_chats(address, 2, 2, settings, seed=number).failures)
 
     worker = threading.Thread(target=work)
     worker.start()

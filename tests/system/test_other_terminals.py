@@ -119,7 +119,7 @@ def test_screens_are_shown_in_any_encoding(paper: LocalServices, encoding: str, 
             ["top", "--once", "--interval", "0.1"],
             ["trace", chat.session_id],
             ["trace", chat.session_id, "--html", str(tmp_path / "turn.html")],
-            ["load", "--sessions", "1", "--turns", "1", "--max-tokens", "2"],
+            ["bench", "--requests", "1", "--max-tokens", "2"],
         ):
             ended = run(*command, *at, **ENCODINGS[encoding])
             assert ended.returncode == 0, ended.stderr.decode()

@@ -119,11 +119,11 @@ def test_commands_get_in_with_a_certificate_and_not_without(secured: Secured) ->
 
     commands = [
         run("info", *secured.flags),
-        run("load", "--sessions", "2", "--turns", "1", "--max-tokens", "4", "--json", *secured.flags),
+        run("bench", "--requests", "2", "--max-tokens", "4", "--json", *secured.flags),
     ]
     assert [ended.returncode for ended in commands] == [0, 0], [ended.stderr for ended in commands]
     assert PAPER_PAIR.target in commands[0].stdout
-    assert json.loads(commands[1].stdout)["turn_count"] == 2
+    assert json.loads(commands[1].stdout)["servers"][0]["requests"] == {"completed": 2, "failed": 0}
     stranger = run("info", *secured.flags[:2], *secured.flags[-2:])
     assert stranger.returncode == 1
     assert stranger.stderr.count("\n") == 1

@@ -127,7 +127,14 @@ def test_a_gateway_without_an_orchestrator_is_taken_out_of_service_and_not_resta
 
 def test_the_images_have_every_extra_that_serves() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    serving = set(project["optional-dependencies"]) - {"bench", "dev", "services", "embedded", "plot", "llamacpp-native"}
+    serving = set(project["optional-dependencies"]) - {
+        "bench",
+        "dev",
+        "services",
+        "embedded",
+        "plot",
+        "llamacpp-native",
+    }
     dockerfile = (deploy.DEPLOY / "docker" / "Dockerfile").read_text()
     installed = [set(extras.split(",")) for extras in re.findall(r"'\.\[(.+)\]'", dockerfile)]
     assert set().union(*installed) == serving - {"compiled"}  # which torch brings
