@@ -32,6 +32,8 @@ ALERTS = DEPLOY / "prometheus" / "alerts.yaml"
 RULE = DEPLOY / "kubernetes" / "components" / "monitoring" / "prometheus-rule.yaml"
 
 OTHER_SCHEMAS = {
+    "GRPCRoute": "the Gateway API's",
+    "HTTPRoute": "the Gateway API's",
     "PodMonitor": "the Prometheus operator's, whose schema no pip package has",
     "PrometheusRule": "likewise; its rules are those of deploy/prometheus, which promtool checks",
 }
@@ -189,6 +191,39 @@ def unknown_verifiers(documents: Iterable[Any]) -> list[Fault]:
     return [f"up to {most} verifiers, and {addresses} addresses for them"] if most > addresses else []
 
 
+def early_names(pods: Iterable[Any]) -> list[Fault]:
+    """Return variables that name another one which is defined later: Kubernetes does not expand
+    that name."""
+    faults = []
+    for container in (container for pod in pods for container in pod["containers"]):
+        known: set[str] = set()
+        for entry in container.get("env", ()):
+            unknown = set(re.findall(r"\$\(([A-Z_]+)\)", entry.get("value", ""))) - known
+            faults += [f"{entry['name']} names {name}, which comes later" for name in sorted(unknown)]
+            known.add(entry["name"])
+    return faults
+
+
+def unshared_sessions(documents: Iterable[Any]) -> list[Fault]:
+    """Return the faults of several orchestrators that share no store, or cannot reach one
+    another."""
+    documents = list(documents)
+    several = [
+        document
+        for document in documents
+        if document["kind"] == "StatefulSet"
+        and document["metadata"]["name"] == "orchestrator"
+        and document["spec"].get("replicas", 1) > 1
+    ]
+    faults = []
+    for _, environment in workloads([*several, *(each for each in documents if each["kind"] == "ConfigMap")]):
+        if not environment.get("SLIPSTREAM_ORCHESTRATOR_STORE", "").startswith("postgresql://"):
+            faults.append("several orchestrators, and no PostgreSQL that they share")
+        if "$(POD_NAME)" not in environment.get("SLIPSTREAM_ORCHESTRATOR_ADVERTISE", ""):
+            faults.append("several orchestrators, and none advertises an address of its own")
+    return faults
+
+
 def workloads(documents: Iterable[Any]) -> Iterator[tuple[Any, dict[str, str]]]:
     """Return the pod templates among rendered manifests, each with the environment from its
     ConfigMaps and itself."""
@@ -331,6 +366,8 @@ def check_rendered(overlay: Path, rendered: Path, known: Setting) -> Iterator[Re
     ]
     yield result(overlay, "stop times", stops)
     yield result(overlay, "verifiers", unknown_verifiers(documents))
+    yield result(overlay, "names", early_names(pod for pod, _ in pods))
+    yield result(overlay, "sessions", unshared_sessions(documents))
     if overlay.name == "tls":  # the others speak plaintext, by which clients show no token
         yield result(overlay, "access", unguarded_pods(pods))
 

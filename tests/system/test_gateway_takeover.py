@@ -6,7 +6,9 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import openai
 import pytest
@@ -26,10 +28,11 @@ QUESTION: Any = [{"role": "user", "content": "hello"}]
 class Orchestrators:
     """Two orchestrators of one store, by address."""
 
-    def __init__(self, stack: ExitStack, store: str) -> None:
+    def __init__(self, stack: ExitStack, environment: dict[str, str]) -> None:
         self._stack = stack
+        self._environment = environment
         self._verifier = self._start("verifier", "verifier_service", free_address(), ["--model", TARGET])
-        flags = [*FLAGS, "--verifier", self._verifier.address, "--store", store]
+        flags = [*FLAGS, "--verifier", self._verifier.address, "--store", "postgresql://?service=slipstream"]
         self.running = {
             address: self._start("orchestrator", "orchestrator", address, flags)
             for address in (free_address(), free_address())
@@ -38,7 +41,7 @@ class Orchestrators:
             service.wait_until_healthy()
 
     def _start(self, name: str, module: str, address: str, flags: list[str]) -> Service:
-        service = Service(name, module, address, flags, {})
+        service = Service(name, module, address, flags, self._environment)
         self._stack.callback(service.stop)
         return service
 
@@ -68,9 +71,15 @@ class Orchestrators:
 
 
 @pytest.fixture
-def orchestrators() -> Iterator[Orchestrators]:
+def orchestrators(tmp_path: Path) -> Iterator[Orchestrators]:
     with running_server() as server, ExitStack() as stack:
-        yield Orchestrators(stack, server.new_database())
+        address = urlsplit(server.new_database())
+        service = tmp_path / "pg_service.conf"  # as deploy/kubernetes/components/postgresql names the store
+        service.write_text(
+            f"[slipstream]\nhost={address.hostname}\nport={address.port}\nuser={address.username}\n"
+            f"dbname={address.path.removeprefix('/')}\n"
+        )
+        yield Orchestrators(stack, {"PGSERVICEFILE": str(service)})
 
 
 @pytest.mark.essential

@@ -90,6 +90,28 @@ def test_verifiers_that_the_orchestrator_does_not_know_are_found() -> None:
     ]
 
 
+def test_a_variable_that_names_a_later_one_is_found() -> None:
+    own, other = {"name": "OWN", "value": "here"}, {"name": "OTHER", "value": "at $(OWN)"}
+    assert deploy.early_names([{"containers": [{"env": [own, other]}, {}]}]) == []
+    assert deploy.early_names([{"containers": [{"env": [other, own]}]}]) == ["OTHER names OWN, which comes later"]
+
+
+def test_several_orchestrators_that_share_nothing_are_found() -> None:
+    def manifests(replicas: int, **environment: str) -> list[Any]:
+        env = [{"name": f"SLIPSTREAM_ORCHESTRATOR_{name}", "value": value} for name, value in environment.items()]
+        pod = {"spec": {"containers": [{"name": "orchestrator", "env": env}]}}
+        spec = {"replicas": replicas, "template": pod}
+        return [{"kind": "StatefulSet", "metadata": {"name": "orchestrator"}, "spec": spec}]
+
+    shared = {"STORE": "postgresql://?service=slipstream", "ADVERTISE": "$(POD_NAME).orchestrator:50051"}
+    assert deploy.unshared_sessions(manifests(1)) == []
+    assert deploy.unshared_sessions(manifests(2, **shared)) == []
+    assert deploy.unshared_sessions(manifests(2)) == [
+        "several orchestrators, and no PostgreSQL that they share",
+        "several orchestrators, and none advertises an address of its own",
+    ]
+
+
 def test_an_orchestrator_without_access_control_is_found() -> None:
     said = {deploy.ACCESS: "/etc/slipstream/access/access.toml"}
     assert deploy.unguarded({}, ["/etc/slipstream/access"]) == [f"{deploy.ACCESS} is not set: each caller may ask"]
