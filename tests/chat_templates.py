@@ -561,6 +561,40 @@ _COHERE = (
 )
 _DEEPSEEK = ("<|bos|>", "<|eos|>", "<|User|>", "<|Assistant|>")
 
+_QWEN_TOOLS = """{%- set ns = namespace(system='') %}
+{%- if messages[0].role == 'system' %}{%- set ns.system = messages[0].content %}{%- endif %}
+{%- if tools %}
+    {{- '<|im_start|>system\\n' + ns.system + '\\n\\n# Tools\\n<tools>' }}
+    {%- for tool in tools %}{{- '\\n' + (tool | tojson) }}{%- endfor %}
+    {{- '\\n</tools><|im_end|>\\n' }}
+{%- elif ns.system %}
+    {{- '<|im_start|>system\\n' + ns.system + '<|im_end|>\\n' }}
+{%- endif %}
+{%- for message in messages %}
+    {%- if message.role == 'user' or (message.role == 'assistant' and not message.tool_calls) %}
+        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
+    {%- elif message.role == 'assistant' %}
+        {{- '<|im_start|>assistant' }}
+        {%- if message.content %}{{- '\\n' + message.content }}{%- endif %}
+        {%- for call in message.tool_calls %}
+            {{- '\\n<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' }}
+            {{- (call.function.arguments | tojson) + '}\\n</tool_call>' }}
+        {%- endfor %}
+        {{- '<|im_end|>\\n' }}
+    {%- elif message.role == 'tool' %}
+        {%- if loop.first or messages[loop.index0 - 1].role != 'tool' %}{{- '<|im_start|>user' }}{%- endif %}
+        {{- '\\n<tool_response>\\n' + message.content + '\\n</tool_response>' }}
+        {%- if loop.last or messages[loop.index0 + 1].role != 'tool' %}{{- '<|im_end|>\\n' }}{%- endif %}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+    {%- if enable_thinking is defined and not enable_thinking %}
+        {{- '<think>\\n\\n</think>\\n\\n' }}
+    {%- endif %}
+{%- endif %}
+"""
+
 TEMPLATES = {
     "chatml": ChatTemplate(_CHATML),
     "llama-2": ChatTemplate(_LLAMA2, _INST, "<s>", "</s>"),
@@ -576,6 +610,7 @@ TEMPLATES = {
     "phi-4": ChatTemplate(_PHI4, ("<|im_start|>", "<|im_sep|>", "<|im_end|>"), None, "<|im_end|>"),
     "qwen-2": ChatTemplate(_QWEN2, eos="<|im_end|>"),
     "qwen-3": ChatTemplate(_QWEN3, eos="<|im_end|>"),
+    "qwen-tools": ChatTemplate(_QWEN_TOOLS, eos="<|im_end|>"),
     "deepseek-r1": ChatTemplate(_DEEPSEEK_R1, _DEEPSEEK, "<|bos|>", "<|eos|>"),
     "deepseek-v3": ChatTemplate(_DEEPSEEK_V3, _DEEPSEEK, "<|bos|>", "<|eos|>"),
     "command-r": ChatTemplate(

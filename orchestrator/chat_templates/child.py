@@ -40,14 +40,21 @@ def _answer(line: str) -> dict[str, Any]:
     try:
         asked = json.loads(line)
         clock = datetime.fromisoformat(asked["clock"])
-        conversation = Conversation(asked["messages"], asked["special_tokens"], clock, asked["add_generation_prompt"])
+        conversation = Conversation(
+            asked["messages"], asked["special_tokens"], clock, asked["add_generation_prompt"], asked["variables"]
+        )
         rendered = render(asked["source"], conversation)
     except RenderingError as error:
         return {"error": str(error), "refused": error.refused, "limited": error.limited}
     except (MemoryError, RecursionError) as error:
         is_limit = isinstance(error, MemoryError)
         return {"error": f"{type(error).__name__} while it is rendered", "refused": False, "limited": is_limit}
-    return {"text": rendered.text, "left_out": rendered.left_out, "places": rendered.places}
+    return {
+        "text": rendered.text,
+        "left_out": rendered.left_out,
+        "places": rendered.places,
+        "unread": rendered.unread,
+    }
 
 
 def _limit_memory() -> None:

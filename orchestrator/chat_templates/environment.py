@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 import jinja2
 import jinja2.ext
+import jinja2.meta
 import jinja2.nodes
 import jinja2.parser
 import jinja2.runtime
@@ -111,6 +112,16 @@ def _tojson(
 @functools.lru_cache(8)
 def compile_template(source: str) -> jinja2.Template:
     """Return the compiled template. Raises what Jinja and Python's compiler raise."""
+    return _environment().from_string(source)
+
+
+@functools.lru_cache(8)
+def variables_of(source: str) -> frozenset[str]:
+    """Return the names that the template reads from outside. Raises what Jinja raises."""
+    return frozenset(jinja2.meta.find_undeclared_variables(_environment().parse(source)))
+
+
+def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
     )
@@ -118,4 +129,4 @@ def compile_template(source: str) -> jinja2.Template:
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["dict"] = _Dict()
     environment.globals["namespace"] = _Namespace
-    return environment.from_string(source)
+    return environment

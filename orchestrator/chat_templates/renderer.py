@@ -12,13 +12,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from orchestrator.chat_templates.child import PROCESSOR_SECONDS
-from orchestrator.chat_templates.rendering import Rendered, RenderingError
+from orchestrator.chat_templates.rendering import Conversation, Rendered, RenderingError
 from orchestrator.errors import OverloadedError
 
 WALL_SECONDS = 10 * PROCESSOR_SECONDS
@@ -43,33 +41,25 @@ class Renderer:
         self._lock = threading.Lock()
         self._child: subprocess.Popen[bytes] | None = None
 
-    def render(
-        self,
-        source: str,
-        messages: Sequence[tuple[str, str]],
-        special_tokens: dict[str, str],
-        clock: datetime,
-        *,
-        add_generation_prompt: bool = True,
-    ) -> Rendered:
-        """Render the prompt up to the start of the answer, or with ``add_generation_prompt`` False
-        up to the end of the last message. RenderingError; OverloadedError if the machine cannot
-        render now.
+    def render(self, source: str, conversation: Conversation) -> Rendered:
+        """Render a conversation with the template ``source``. RenderingError; OverloadedError if
+        the machine cannot render now.
 
         Blocks as long as the template takes: usually some tenths of a millisecond, and seconds at
         most.
         """
         asked = {
             "source": source,
-            "messages": messages,
-            "special_tokens": special_tokens,
-            "clock": clock.isoformat(),
-            "add_generation_prompt": add_generation_prompt,
+            "messages": conversation.messages,
+            "special_tokens": conversation.special_tokens,
+            "clock": conversation.clock.isoformat(),
+            "add_generation_prompt": conversation.add_generation_prompt,
+            "variables": conversation.variables,
         }
         answer = self._ask(json.dumps(asked).encode() + b"\n")
         if "error" in answer:
             raise RenderingError(answer["error"], refused=answer["refused"], limited=answer["limited"])
-        return Rendered(answer["text"], tuple(answer["left_out"]), tuple(answer["places"]))
+        return Rendered(answer["text"], tuple(answer["left_out"]), tuple(answer["places"]), tuple(answer["unread"]))
 
     def close(self) -> None:
         """End the child process."""

@@ -8,14 +8,15 @@ are in the prompt.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 import jinja2
 
-from orchestrator.chat_templates.environment import Part, TemplateRefusedError, compile_template
+from orchestrator.chat_templates.environment import Part, TemplateRefusedError, compile_template, variables_of
 from orchestrator.chat_templates.marks import Marks, places
 
 _TELLING = 8
@@ -27,6 +28,9 @@ each message, and a fixed number."""
 
 _MOST_NAMED = 64
 """Most left-out messages that are named. Each takes a search through the whole prompt."""
+
+_RESERVED = {"messages", "add_generation_prompt", "strftime_now"}
+"""Variables of a template that only the server sets."""
 
 Content = Callable[[str], Any]
 """The form in which a template takes a message's content."""
@@ -47,13 +51,19 @@ class RenderingError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Input of a template: (role, content) pairs, the special tokens by name, and its clock."""
+    """Input of a template: messages, the special tokens by name, and its clock.
 
-    messages: Sequence[tuple[str, str]]
+    A message has a ``role``, a ``content``, which is a string, and perhaps ``tool_calls`` and a
+    ``tool_call_id``, as templates read them.
+    """
+
+    messages: Sequence[Mapping[str, Any]]
     special_tokens: dict[str, str]
     clock: datetime
     add_generation_prompt: bool = True
     """True to end with what opens the model's answer."""
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    """Further variables of the template by name, ``tools`` among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +75,9 @@ class Rendered:
     """Indices of the first messages that are not in the prompt."""
     places: tuple[int | None, ...]
     """Start of each message's content, after spaces; None if that is not known."""
+    unread: tuple[str, ...] = ()
+    """Names of what is given and not read: variables, ``tools`` among them, and the messages'
+    ``tool_calls``."""
 
 
 def render(source: str, conversation: Conversation) -> Rendered:
@@ -72,6 +85,35 @@ def render(source: str, conversation: Conversation) -> Rendered:
 
     A content is a string, or a list of parts if the template loses strings.
     """
+    rendered = _rendered_well(source, conversation)
+    return replace(rendered, unread=tuple(_unread(source, conversation, rendered.text)))
+
+
+def _unread(source: str, conversation: Conversation, text: str) -> Iterable[str]:
+    """Yield what is given and not read. What a template names it may still not use, so tools and
+    calls are left out for once: that must change the text."""
+    known = variables_of(source) - _RESERVED - set(conversation.special_tokens)
+    yield from (name for name in conversation.variables if name not in known and name != "tools")
+    called = any("tool_calls" in message for message in conversation.messages)
+    without = {
+        "tools": replace(conversation, variables={**conversation.variables, "tools": None}),
+        "tool_calls": replace(conversation, messages=[_without_calls(said) for said in conversation.messages]),
+    }
+    for name in [*(["tools"] if conversation.variables.get("tools") else []), *(["tool_calls"] if called else [])]:
+        try:
+            is_read = _rendered_well(source, without[name]).text != text
+        except RenderingError:  # the template needs them
+            is_read = True
+        if not is_read:
+            yield name
+
+
+def _without_calls(message: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in message.items() if name != "tool_calls"}
+
+
+def _rendered_well(source: str, conversation: Conversation) -> Rendered:
+    """Render the prompt in the form in which the template loses the fewest messages."""
     try:
         as_text = _render(source, conversation, str)
     except RenderingError as error:
@@ -96,11 +138,13 @@ def _parts(content: str) -> list[Part]:
 
 
 def _render(source: str, conversation: Conversation, content: Content) -> Rendered:
-    contents = [said for _, said in conversation.messages]
+    contents = [said["content"] for said in conversation.messages]
     text = _rendered(source, conversation, contents, content)
     marks = Marks(source, contents)
+    silent = {index for index, said in enumerate(conversation.messages) if "tool_calls" in said and not said["content"]}
+    marked_contents = ["" if index in silent else marks.around(index) for index in range(len(contents))]
     try:
-        marked = _rendered(source, conversation, [marks.around(index) for index in range(len(contents))], content)
+        marked = _rendered(source, conversation, marked_contents, content)
     except RenderingError:  # the template looks into what is said, and does not like the marks
         marked = ""
     found = marks.find(marked)
@@ -152,14 +196,18 @@ def _words(text: str) -> str:
 
 def _rendered(source: str, conversation: Conversation, contents: Sequence[str], content: Content) -> str:
     most = _TIMES * sum(map(len, contents)) + _EACH * len(contents) + _BESIDE
-    roles = [role for role, _ in conversation.messages]
+    variables = dict(conversation.variables)
+    beside = [variables, *(said.get("tool_calls") for said in conversation.messages)]
+    most += _TIMES * sum(len(json.dumps(each)) for each in beside if each)
     pieces: list[str] = []
     try:
         template = compile_template(source)
         for piece in template.generate(
-            messages=[{"role": role, "content": content(said)} for role, said in zip(roles, contents, strict=True)],
-            tools=None,
-            documents=None,
+            **{"tools": None, "documents": None, **variables},
+            messages=[
+                {**message, "content": content(said)}
+                for message, said in zip(conversation.messages, contents, strict=True)
+            ],
             add_generation_prompt=conversation.add_generation_prompt,
             strftime_now=conversation.clock.strftime,
             **conversation.special_tokens,

@@ -12,24 +12,22 @@ from collections.abc import Callable, Mapping
 
 from google.protobuf.message import Message as ProtobufMessage
 
-from orchestrator.contract.fields import given, meaning, time_of
+from orchestrator.contract.fields import given, time_of
+from orchestrator.contract.messages import messages_of, options_of
 from orchestrator.contract.settings import settings_of
 from orchestrator.sessions.admission.principal import Principal
 from orchestrator.sessions.conversation.choices import MAX_CHOICES
-from orchestrator.sessions.conversation.codec import Message
+from orchestrator.sessions.conversation.messages import Message, from_user
 from orchestrator.sessions.entrance.chat_commands import BadCommand, CancelTurn, Command, SendMessage, StartChat
 from orchestrator.sessions.entrance.requests import Fork, Generation, NewSession, UserMessage
 from orchestrator.sessions.turns.pair import Conversation, Prompt
 from orchestrator.sessions.turns.predictions import MAX_PREDICTION_TOKENS
 from orchestrator.sessions.turns.request_names import MAX_REQUEST_ID_LENGTH, NAMELESS, RequestName, check_request_id
 from slipstream.errors import FieldViolation, InvalidFieldsError, SlipstreamError
-from slipstream.v1 import orchestrator_pb2, session_pb2
+from slipstream.v1 import orchestrator_pb2
 
-ROLES = {session_pb2.ROLE_SYSTEM: "system", session_pb2.ROLE_USER: "user", session_pb2.ROLE_ASSISTANT: "assistant"}
-
-MAX_MESSAGES, MAX_PROMPT_TOKENS = 4096, 2**20
-"""Most messages and prompt tokens of a request. More would take long to read, and no context
-holds them."""
+MAX_PROMPT_TOKENS = 2**20
+"""Most prompt tokens of a request. More would take long to read, and no context holds them."""
 
 MAX_METADATA, MAX_METADATA_KEY, MAX_METADATA_VALUE = 16, 64, 512
 """Most entries of a session's metadata, and most characters of a key and of a value."""
@@ -61,7 +59,8 @@ def session_of(request: orchestrator_pb2.CreateSessionRequest, caller: Principal
     """Convert a CreateSession request."""
     settings, clock = settings_of(request.settings), time_of(request, "template_time")
     name, metadata = _name(request.request_id, request), _metadata(request.metadata)
-    return NewSession(given(request, "system"), settings, clock, name, caller, metadata)
+    options = options_of(request.template_options)
+    return NewSession(given(request, "system"), settings, clock, name, caller, metadata, options)
 
 
 def _metadata(said: Mapping[str, str]) -> dict[str, str]:
@@ -91,12 +90,24 @@ def message_of(request: orchestrator_pb2.SendMessageRequest, caller: Principal) 
         what = f"must have at most {MAX_NOTE} characters, but has {len(request.note)}"
         raise InvalidFieldsError([FieldViolation("note", what)])
     settings, prediction = settings_of(request.settings), _prediction(request)
-    return UserMessage(request.content, settings, name, caller, prediction, request.note)
+    return UserMessage(_said(request), settings, name, caller, prediction, request.note)
+
+
+def _said(request: orchestrator_pb2.SendMessageRequest) -> tuple[Message, ...]:
+    """Return the messages that a turn answers. InvalidFieldsError."""
+    if not request.messages:
+        if not request.content:
+            raise InvalidFieldsError([FieldViolation("content", "must not be empty")])
+        return from_user(request.content)
+    if request.content:
+        raise InvalidFieldsError([FieldViolation("content", "must not be set together with messages")])
+    return messages_of(request.messages, "messages", ends_with_user=True)
 
 
 def fork_of(request: orchestrator_pb2.ForkSessionRequest) -> Fork:
     """Convert a ForkSession request."""
-    return Fork(given(request, "after_turn"), given(request, "system"), _name(request.request_id, request))
+    options = options_of(request.template_options) if request.HasField("template_options") else None
+    return Fork(given(request, "after_turn"), given(request, "system"), _name(request.request_id, request), options)
 
 
 def check_position(after_token_count: int, field: str) -> None:
@@ -125,6 +136,7 @@ def _command(request: orchestrator_pb2.ChatRequest, caller: Principal) -> Comman
             settings=given(start, "settings"),
             template_time=given(start, "template_time"),
             metadata=start.metadata,
+            template_options=given(start, "template_options"),
         )
         return StartChat(given(start, "session_id"), session_of(new, caller))
     if kind == "message":
@@ -133,6 +145,7 @@ def _command(request: orchestrator_pb2.ChatRequest, caller: Principal) -> Comman
         alone = orchestrator_pb2.SendMessageRequest(
             request_id=name,
             content=said.content,
+            messages=said.messages,
             settings=given(said, "settings"),
             prediction=given(said, "prediction"),
         )
@@ -160,18 +173,19 @@ def _name(request_id: str, request: ProtobufMessage, *aside: str) -> RequestName
 
 def _prompt(request: orchestrator_pb2.GenerateRequest) -> Prompt:
     kind = request.WhichOneof("prompt")
+    if kind != "conversation" and request.HasField("template_options"):
+        raise InvalidFieldsError([FieldViolation("template_options", "must only be set together with conversation")])
     if kind == "text" and request.text:
         return request.text
-    for field, most, count in (
-        ("tokens.token_ids", MAX_PROMPT_TOKENS, len(request.tokens.token_ids)),
-        ("conversation.messages", MAX_MESSAGES, len(request.conversation.messages)),
-    ):
-        if count > most:
-            raise InvalidFieldsError([FieldViolation(field, f"may be at most {most}, but are {count}")])
+    count = len(request.tokens.token_ids)
+    if count > MAX_PROMPT_TOKENS:
+        what = f"may be at most {MAX_PROMPT_TOKENS}, but are {count}"
+        raise InvalidFieldsError([FieldViolation("tokens.token_ids", what)])
     if kind == "tokens" and request.tokens.token_ids:
         return tuple(request.tokens.token_ids)
     if kind == "conversation" and request.conversation.messages:
-        return Conversation(messages_of(request.conversation, ends_with_user=True))
+        messages = messages_of(request.conversation.messages, "conversation.messages", ends_with_user=True)
+        return Conversation(messages, options=options_of(request.template_options))
     raise InvalidFieldsError([FieldViolation(kind or "prompt", "must not be empty: set text, conversation or tokens")])
 
 
@@ -192,30 +206,6 @@ def _prediction(
         return array("i", prediction.tokens.token_ids)
     where = f"prediction.{kind}" if kind else "prediction"
     raise InvalidFieldsError([FieldViolation(where, "must not be empty: set text or tokens")])
-
-
-def messages_of(conversation: orchestrator_pb2.MessageList, *, ends_with_user: bool) -> tuple[Message, ...]:
-    """Convert the messages of a conversation, of which there is at least one. InvalidFieldsError,
-    also if they do not end with a user's although they must."""
-    messages: list[Message] = []
-    violations: list[FieldViolation] = []
-    for index, message in enumerate(conversation.messages):
-        where = f"conversation.messages[{index}]"
-        try:
-            role = meaning(message.role, ROLES, session_pb2.Role, f"{where}.role", required=True)
-            messages.append(Message(role or "", message.content))
-        except InvalidFieldsError as error:
-            violations += error.violations
-        if not message.content:
-            violations.append(FieldViolation(f"{where}.content", "must not be empty"))
-    last = conversation.messages[-1].role
-    if ends_with_user and last in ROLES and ROLES[last] != "user":
-        where = f"conversation.messages[{len(conversation.messages) - 1}].role"
-        what = f"must be ROLE_USER in the last message, but is {session_pb2.Role.Name(last)}"
-        violations.append(FieldViolation(where, what))
-    if violations:
-        raise InvalidFieldsError(violations)
-    return tuple(messages)
 
 
 _MOST_TRACED_TURNS = 64

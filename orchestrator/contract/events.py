@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from orchestrator.contract.commands import ROLES
 from orchestrator.contract.fields import timestamp
+from orchestrator.contract.messages import message_message
 from orchestrator.contract.settings import settings_message
 from orchestrator.peers.model_info import ModelInfo
 from orchestrator.rounds.result import Origin
-from orchestrator.sessions.conversation.codec import Codec, Message
+from orchestrator.sessions.conversation.codec import Codec
 from orchestrator.sessions.conversation.turn_limits import FinishReason
 from orchestrator.sessions.durability.loaded import SessionSummary
-from orchestrator.sessions.durability.payloads import AskedTurn, ToldTurn
+from orchestrator.sessions.durability.payloads import AskedTurn, ToldTurn, content_of
 from orchestrator.sessions.entrance.chat_commands import ChatEvent, CommandFailed, SessionOpened, TurnHappened
 from orchestrator.sessions.entrance.sessions import Sessions
 from orchestrator.sessions.turns.pair import Pair
@@ -31,8 +31,6 @@ _ORIGINS = {origin: turn_pb2.TokenOrigin.Value(f"TOKEN_ORIGIN_{origin.name}") fo
 _MOST_PAGE_BYTES = 3_500_000
 """Most bytes of a page of sessions, less the few that frame them. Many clients take messages of at
 most 4 MiB."""
-
-_ROLE_VALUES = {name: value for value, name in ROLES.items()}
 
 
 def turn_event(turn: int, event: TurnEvent, pair: Pair) -> turn_pb2.TurnEvent:
@@ -114,6 +112,7 @@ def asked_turn(asked: AskedTurn) -> orchestrator_pb2.GetTurnResponse:
         request_id=asked.request_id,
         system=asked.system,
         content=payload.content or "",
+        messages=map(message_message, payload.messages),
         settings=None if payload.settings is None else settings_message(payload.settings),
         note=payload.note,
         create_time=None if payload.created is None else timestamp(payload.created),
@@ -127,7 +126,7 @@ def exported_turn(told: ToldTurn) -> orchestrator_pb2.ExportedTurn:
     return orchestrator_pb2.ExportedTurn(
         turn=told.turn,
         request_id=told.request_id,
-        content=past.content or "",
+        content=content_of(past.said) or "",
         text=past.text,
         seed=told.seed,
         shared_token_count=past.shared_count,
@@ -135,12 +134,8 @@ def exported_turn(told: ToldTurn) -> orchestrator_pb2.ExportedTurn:
         token_ids=past.tokens,
         finish_reason=_FINISH_REASONS[told.finish_reason],
         error=None if told.error is None else status_of(told.error),
+        messages=map(message_message, [] if content_of(past.said) is not None else past.said),
     )
-
-
-def message_message(message: Message) -> session_pb2.Message:
-    """Convert a message of a conversation."""
-    return session_pb2.Message(role=_ROLE_VALUES[message.role], content=message.content)
 
 
 def model_message(info: ModelInfo) -> orchestrator_pb2.Model:

@@ -28,12 +28,12 @@ from orchestrator.contract.events import (
     chat_response,
     exported_turn,
     fitting_sessions,
-    message_message,
     model_message,
     session_message,
     turn_event,
 )
 from orchestrator.contract.limits import caller_limits
+from orchestrator.contract.messages import message_message, options_message
 from orchestrator.contract.settings import settings_message, speculation_message
 from orchestrator.contract.status import status_message
 from orchestrator.contract.tokens import answered, tokenization_of, tokens_of, tokens_response
@@ -196,6 +196,7 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
                 session=session_message(record.summary, self._sessions.ttl_seconds),
                 messages=map(message_message, record.session.messages),
                 settings=settings_message(record.stored.settings),
+                template_options=options_message(record.session.options),
             )
 
     async def ListSessions(
@@ -232,6 +233,7 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
                 session=session_message(record.summary, self._sessions.ttl_seconds),
                 system=first[0].content if first and first[0].role == "system" else None,
                 settings=settings_message(record.stored.settings),
+                template_options=options_message(record.session.options),
             )
             yield orchestrator_pb2.ExportSessionResponse(session=exported)
             async with aclosing(self._sessions.turns(record)) as turns:

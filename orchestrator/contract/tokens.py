@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from orchestrator.contract.commands import MAX_MESSAGES, messages_of
 from orchestrator.contract.fields import given, time_of
+from orchestrator.contract.messages import MAX_MESSAGES, messages_of, options_of
 from orchestrator.sessions.turns.pair import Conversation
 from orchestrator.sessions.turns.tokenizing import MAX_DETOKENIZED, Tokenization
 from slipstream.errors import FieldViolation, InvalidFieldsError
@@ -18,7 +18,7 @@ MAX_RESPONSE_BYTES = 4_000_000
 _LEAST_OF_STRING = 2
 """Bytes of a string in a message, less those of its text."""
 
-_OF_TEXTS, _OF_CONVERSATIONS = ("add_special_tokens",), ("add_generation_prompt", "template_time")
+_OF_TEXTS, _OF_CONVERSATIONS = ("add_special_tokens",), ("add_generation_prompt", "template_time", "template_options")
 
 ResponseT = TypeVar("ResponseT", orchestrator_pb2.TokenizeResponse, orchestrator_pb2.DetokenizeResponse)
 
@@ -45,8 +45,9 @@ def tokenization_of(request: orchestrator_pb2.TokenizeRequest) -> Tokenization:
     if not 1 <= count <= MAX_MESSAGES:
         what = f"must be from 1 to {MAX_MESSAGES}, but are {count}"
         raise InvalidFieldsError([FieldViolation("conversation.messages", what)])
-    messages = messages_of(request.conversation, ends_with_user=False)
-    conversation = Conversation(messages, given(request, "add_generation_prompt") is not False)
+    messages = messages_of(request.conversation.messages, "conversation.messages", ends_with_user=False)
+    options = options_of(request.template_options)
+    conversation = Conversation(messages, given(request, "add_generation_prompt") is not False, options)
     return Tokenization(conversation, time_of(request, "template_time"), token_strings=request.token_strings)
 
 

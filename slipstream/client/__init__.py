@@ -18,8 +18,9 @@ from slipstream.client.aio.session import AsyncSession
 from slipstream.client.blocking.client import Client
 from slipstream.client.blocking.reply import Reply
 from slipstream.client.blocking.session import Session
+from slipstream.client.messages import Message, TemplateOptions, Tool, ToolCall
 from slipstream.client.results import Delta, Result, TokenLogprobs, Tokens
-from slipstream.client.sessions import Message, SessionInfo
+from slipstream.client.sessions import SessionInfo
 from slipstream.client.settings import Settings, Structure
 from slipstream.rpc.status import PeerError
 from slipstream.transport.addresses import PlaintextError
@@ -39,6 +40,9 @@ __all__ = [
     "SessionInfo",
     "Settings",
     "Structure",
+    "TemplateOptions",
     "TokenLogprobs",
     "Tokens",
+    "Tool",
+    "ToolCall",
 ]

@@ -10,7 +10,8 @@ from datetime import datetime
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from slipstream.client.layers import layered
-from slipstream.client.settings import Settings, refuse_text
+from slipstream.client.messages import Said, TemplateOptions, conversation, message_list
+from slipstream.client.settings import Settings
 from slipstream.errors import Code, FieldViolation
 from slipstream.reasons import Reason
 from slipstream.rpc.status import PeerError
@@ -18,8 +19,6 @@ from slipstream.v1 import generation_pb2, orchestrator_pb2, session_pb2
 
 TurnRequest = orchestrator_pb2.GenerateRequest | orchestrator_pb2.SendMessageRequest | orchestrator_pb2.WatchTurnRequest
 """Requests whose answer is a stream of a turn's events."""
-
-_ROLES = {name.removeprefix("ROLE_").lower(): number for name, number in session_pb2.Role.items()}
 
 
 def new_request_id() -> str:
@@ -51,27 +50,20 @@ def _predicted(prediction: str | Sequence[int] | None) -> orchestrator_pb2.Predi
     return orchestrator_pb2.Prediction(tokens=orchestrator_pb2.TokenList(token_ids=prediction))
 
 
-def _conversation(messages: Sequence[tuple[str, str]]) -> orchestrator_pb2.MessageList:
-    """Convert (role, content) pairs. The server refuses a role that does not exist."""
-    refuse_text("messages", messages)
-    for index, pair in enumerate(messages):
-        refuse_text(f"messages[{index}]", pair)
-    pairs = [
-        session_pb2.Message(role=session_pb2.Role.ValueType(_ROLES.get(role, 0)), content=content)
-        for role, content in messages
-    ]
-    return orchestrator_pb2.MessageList(messages=pairs)
+def _options(options: TemplateOptions | None) -> session_pb2.TemplateOptions | None:
+    return None if options is None else options.message()
 
 
 def tokenize(
-    prompt: str | Sequence[tuple[str, str]],
+    prompt: str | Sequence[Said],
     add_special_tokens: bool | None,
     add_generation_prompt: bool | None,
     template_time: datetime | None,
+    template_options: TemplateOptions | None = None,
     *,
     token_strings: bool,
 ) -> orchestrator_pb2.TokenizeRequest:
-    """Build a request for the tokens of a text, or of a conversation of (role, content) pairs."""
+    """Build a request for the tokens of a text, or of a conversation."""
     if isinstance(prompt, bytes):
         raise TypeError("a prompt must be a str or a list of messages, but is bytes: decode it")
     request = orchestrator_pb2.TokenizeRequest(
@@ -79,11 +71,12 @@ def tokenize(
         add_generation_prompt=add_generation_prompt,
         template_time=_timestamp(template_time),
         token_strings=token_strings,
+        template_options=_options(template_options),
     )
     if isinstance(prompt, str):
         request.text = prompt
     else:
-        request.conversation.CopyFrom(_conversation(prompt))
+        request.conversation.CopyFrom(conversation(prompt))
     return request
 
 
@@ -111,21 +104,23 @@ def generate(
 
 
 def answer(
-    messages: Sequence[tuple[str, str]],
+    messages: Sequence[Said],
     settings: Settings | None,
     template_time: datetime | None,
     request_id: str | None,
     choice_count: int = 0,
     prediction: str | Sequence[int] | None = None,
+    template_options: TemplateOptions | None = None,
 ) -> orchestrator_pb2.GenerateRequest:
-    """Build a request for answers to a conversation of (role, content) pairs."""
+    """Build a request for answers to a conversation."""
     return orchestrator_pb2.GenerateRequest(
-        conversation=_conversation(messages),
+        conversation=conversation(messages),
         settings=_message(settings),
         request_id=request_id or new_request_id(),
         choice_count=choice_count,
         template_time=_timestamp(template_time),
         prediction=_predicted(prediction),
+        template_options=_options(template_options),
     )
 
 
@@ -135,6 +130,7 @@ def create_session(
     template_time: datetime | None,
     request_id: str | None,
     metadata: Mapping[str, str] | None = None,
+    template_options: TemplateOptions | None = None,
 ) -> orchestrator_pb2.CreateSessionRequest:
     """Build a request to create a session."""
     return orchestrator_pb2.CreateSessionRequest(
@@ -143,36 +139,46 @@ def create_session(
         settings=_message(settings),
         template_time=_timestamp(template_time),
         metadata=metadata,
+        template_options=_options(template_options),
     )
 
 
 def fork_session(
-    session_id: str, after_turn: int | None, request_id: str | None, system: str | None
+    session_id: str,
+    after_turn: int | None,
+    request_id: str | None,
+    system: str | None,
+    template_options: TemplateOptions | None = None,
 ) -> orchestrator_pb2.ForkSessionRequest:
     """Build a request to fork a session."""
     return orchestrator_pb2.ForkSessionRequest(
-        session_id=session_id, after_turn=after_turn, request_id=request_id or new_request_id(), system=system
+        session_id=session_id,
+        after_turn=after_turn,
+        request_id=request_id or new_request_id(),
+        system=system,
+        template_options=_options(template_options),
     )
 
 
 def send_message(
     session_id: str,
-    content: str,
+    content: str | Sequence[Said],
     settings: Settings | None,
     below: Settings | None,
     request_id: str | None,
     prediction: str | Sequence[int] | None = None,
     note: str = "",
 ) -> orchestrator_pb2.SendMessageRequest:
-    """Build a request with a user message. Its settings lie over those ``below``, if there are
-    any."""
+    """Build a request with a user message, or with several messages. Its settings lie over those
+    ``below``, if there are any."""
     message = _message(settings)
     if below is not None:
         message = layered((settings or Settings()).message(), below.message())
     return orchestrator_pb2.SendMessageRequest(
         session_id=session_id,
         request_id=request_id or new_request_id(),
-        content=content,
+        content=content if isinstance(content, str) else "",
+        messages=[] if isinstance(content, str) else message_list(content),
         settings=message,
         prediction=_predicted(prediction),
         note=note,
@@ -180,10 +186,18 @@ def send_message(
 
 
 def check_resumed(
-    system: str | None, template_time: datetime | None, metadata: Mapping[str, str] | None = None
+    system: str | None,
+    template_time: datetime | None,
+    metadata: Mapping[str, str] | None = None,
+    template_options: TemplateOptions | None = None,
 ) -> None:
     """Refuse settings that only a new session takes, as the server does: PeerError."""
-    given = (("system", system), ("template_time", template_time), ("metadata", metadata))
+    given = (
+        ("system", system),
+        ("template_time", template_time),
+        ("metadata", metadata),
+        ("template_options", template_options),
+    )
     bad = [name for name, value in given if value is not None]
     if bad:
         violations = [FieldViolation(name, "must be left out: a session that is resumed has its own") for name in bad]

@@ -1,4 +1,4 @@
-"""Descriptions of sessions and messages, as the server gives them."""
+"""Descriptions of sessions, as the server gives them."""
 
 from __future__ import annotations
 
@@ -22,19 +22,6 @@ def exported(parts: Iterable[orchestrator_pb2.ExportSessionResponse]) -> dict[st
         else:
             turns.append(MessageToDict(part.turn))
     return {**whole, "turns": turns}
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One message of a conversation; ``role`` is "system", "user" or "assistant"."""
-
-    role: str
-    content: str
-
-    @classmethod
-    def from_message(cls, message: session_pb2.Message) -> Message:
-        """Convert a message."""
-        return cls(session_pb2.Role.Name(message.role).removeprefix("ROLE_").lower(), message.content)
 
 
 @dataclass(frozen=True, slots=True)

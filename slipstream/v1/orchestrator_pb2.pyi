@@ -35,7 +35,7 @@ class MessageList(_message.Message):
     MESSAGES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_session_pb2.Message]:
-        """The last one is a user's."""
+        """The last one is a user's, or a tool's."""
 
     def __init__(
         self,
@@ -127,6 +127,7 @@ class GenerateRequest(_message.Message):
     AFTER_TOKEN_COUNTS_FIELD_NUMBER: _builtins.int
     TEMPLATE_TIME_FIELD_NUMBER: _builtins.int
     PREDICTION_FIELD_NUMBER: _builtins.int
+    TEMPLATE_OPTIONS_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """Raw text, tokenized as it is: no chat template."""
     choice_count: _builtins.int
@@ -164,6 +165,10 @@ class GenerateRequest(_message.Message):
     def prediction(self) -> Global___Prediction:
         """What each of the answers probably contains. Unset: nothing is known."""
 
+    @_builtins.property
+    def template_options(self) -> _session_pb2.TemplateOptions:
+        """What the chat template reads besides the messages, such as tools. Only with `conversation`."""
+
     def __init__(
         self,
         *,
@@ -176,10 +181,11 @@ class GenerateRequest(_message.Message):
         after_token_counts: _abc.Iterable[_builtins.int] | None = ...,
         template_time: _timestamp_pb2.Timestamp | None = ...,
         prediction: Global___Prediction | None = ...,
+        template_options: _session_pb2.TemplateOptions | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation", "prediction", b"prediction", "prompt", b"prompt", "settings", b"settings", "template_time", b"template_time", "text", b"text", "tokens", b"tokens"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation", "prediction", b"prediction", "prompt", b"prompt", "settings", b"settings", "template_options", b"template_options", "template_time", b"template_time", "text", b"text", "tokens", b"tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_token_counts", b"after_token_counts", "choice_count", b"choice_count", "conversation", b"conversation", "prediction", b"prediction", "prompt", b"prompt", "request_id", b"request_id", "settings", b"settings", "template_time", b"template_time", "text", b"text", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_token_counts", b"after_token_counts", "choice_count", b"choice_count", "conversation", b"conversation", "prediction", b"prediction", "prompt", b"prompt", "request_id", b"request_id", "settings", b"settings", "template_options", b"template_options", "template_time", b"template_time", "text", b"text", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_prompt: _TypeAlias = _typing.Literal["text", "conversation", "tokens"]  # noqa: Y015
     _WhichOneofArgType_prompt: _TypeAlias = _typing.Literal["prompt", b"prompt"]  # noqa: Y015
@@ -246,6 +252,7 @@ class CreateSessionRequest(_message.Message):
     SETTINGS_FIELD_NUMBER: _builtins.int
     TEMPLATE_TIME_FIELD_NUMBER: _builtins.int
     METADATA_FIELD_NUMBER: _builtins.int
+    TEMPLATE_OPTIONS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """The caller's own name for this request, at most 128 characters. Sent again it gets the session
     that is there. Empty: none. Unique among all requests of one principal on the whole server: two
@@ -269,6 +276,10 @@ class CreateSessionRequest(_message.Message):
         512.
         """
 
+    @_builtins.property
+    def template_options(self) -> _session_pb2.TemplateOptions:
+        """What the chat template reads in all of its turns besides the messages, such as tools."""
+
     def __init__(
         self,
         *,
@@ -277,10 +288,11 @@ class CreateSessionRequest(_message.Message):
         settings: _generation_pb2.GenerationSettings | None = ...,
         template_time: _timestamp_pb2.Timestamp | None = ...,
         metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        template_options: _session_pb2.TemplateOptions | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_system", b"_system", "settings", b"settings", "system", b"system", "template_time", b"template_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_system", b"_system", "settings", b"settings", "system", b"system", "template_options", b"template_options", "template_time", b"template_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_system", b"_system", "metadata", b"metadata", "request_id", b"request_id", "settings", b"settings", "system", b"system", "template_time", b"template_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_system", b"_system", "metadata", b"metadata", "request_id", b"request_id", "settings", b"settings", "system", b"system", "template_options", b"template_options", "template_time", b"template_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__system: _TypeAlias = _typing.Literal["system"]  # noqa: Y015
     _WhichOneofArgType__system: _TypeAlias = _typing.Literal["_system", b"_system"]  # noqa: Y015
@@ -324,6 +336,7 @@ class SendMessageRequest(_message.Message):
     SETTINGS_FIELD_NUMBER: _builtins.int
     AFTER_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     PREDICTION_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
     NOTE_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """The session."""
@@ -333,7 +346,7 @@ class SendMessageRequest(_message.Message):
     without a token. A session knows its last 1,024. Empty: none.
     """
     content: _builtins.str
-    """Not empty."""
+    """The user's message. Not empty, unless `messages` are set."""
     after_token_count: _builtins.int
     """For a message sent again: the number of its turn's tokens that were seen."""
     note: _builtins.str
@@ -348,6 +361,12 @@ class SendMessageRequest(_message.Message):
     def prediction(self) -> Global___Prediction:
         """What the answer probably contains. Unset: nothing is known."""
 
+    @_builtins.property
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[_session_pb2.Message]:
+        """Instead of `content`: the messages that the answer follows, such as the results of tools, or a
+        conversation that was held elsewhere. The last one is a user's, or a tool's. At most 4,096.
+        """
+
     def __init__(
         self,
         *,
@@ -357,11 +376,12 @@ class SendMessageRequest(_message.Message):
         settings: _generation_pb2.GenerationSettings | None = ...,
         after_token_count: _builtins.int = ...,
         prediction: Global___Prediction | None = ...,
+        messages: _abc.Iterable[_session_pb2.Message] | None = ...,
         note: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["prediction", b"prediction", "settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_token_count", b"after_token_count", "content", b"content", "note", b"note", "prediction", b"prediction", "request_id", b"request_id", "session_id", b"session_id", "settings", b"settings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_token_count", b"after_token_count", "content", b"content", "messages", b"messages", "note", b"note", "prediction", b"prediction", "request_id", b"request_id", "session_id", b"session_id", "settings", b"settings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -570,6 +590,7 @@ class StartChat(_message.Message):
     SETTINGS_FIELD_NUMBER: _builtins.int
     TEMPLATE_TIME_FIELD_NUMBER: _builtins.int
     METADATA_FIELD_NUMBER: _builtins.int
+    TEMPLATE_OPTIONS_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """A session to resume. Unset: a new one."""
     system: _builtins.str
@@ -588,6 +609,10 @@ class StartChat(_message.Message):
     def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Metadata of a new session, as in CreateSessionRequest. Not allowed when resuming."""
 
+    @_builtins.property
+    def template_options(self) -> _session_pb2.TemplateOptions:
+        """What the chat template reads in all turns of a new session. Not allowed when resuming."""
+
     def __init__(
         self,
         *,
@@ -596,10 +621,11 @@ class StartChat(_message.Message):
         settings: _generation_pb2.GenerationSettings | None = ...,
         template_time: _timestamp_pb2.Timestamp | None = ...,
         metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        template_options: _session_pb2.TemplateOptions | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_session_id", b"_session_id", "_system", b"_system", "session_id", b"session_id", "settings", b"settings", "system", b"system", "template_time", b"template_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_session_id", b"_session_id", "_system", b"_system", "session_id", b"session_id", "settings", b"settings", "system", b"system", "template_options", b"template_options", "template_time", b"template_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_session_id", b"_session_id", "_system", b"_system", "metadata", b"metadata", "session_id", b"session_id", "settings", b"settings", "system", b"system", "template_time", b"template_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_session_id", b"_session_id", "_system", b"_system", "metadata", b"metadata", "session_id", b"session_id", "settings", b"settings", "system", b"system", "template_options", b"template_options", "template_time", b"template_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__session_id: _TypeAlias = _typing.Literal["session_id"]  # noqa: Y015
     _WhichOneofArgType__session_id: _TypeAlias = _typing.Literal["_session_id", b"_session_id"]  # noqa: Y015
@@ -623,8 +649,9 @@ class UserMessage(_message.Message):
     AFTER_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
     PREDICTION_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
     content: _builtins.str
-    """Not empty."""
+    """Not empty, unless `messages` are set."""
     after_token_count: _builtins.int
     """For a message sent again: the number of its turn's tokens that were seen."""
     traceparent: _builtins.str
@@ -639,6 +666,10 @@ class UserMessage(_message.Message):
     def prediction(self) -> Global___Prediction:
         """What the answer probably contains. Unset: nothing is known."""
 
+    @_builtins.property
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[_session_pb2.Message]:
+        """Instead of `content`: the messages that the answer follows, as in SendMessageRequest."""
+
     def __init__(
         self,
         *,
@@ -647,10 +678,11 @@ class UserMessage(_message.Message):
         after_token_count: _builtins.int = ...,
         traceparent: _builtins.str = ...,
         prediction: Global___Prediction | None = ...,
+        messages: _abc.Iterable[_session_pb2.Message] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["prediction", b"prediction", "settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_token_count", b"after_token_count", "content", b"content", "prediction", b"prediction", "settings", b"settings", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_token_count", b"after_token_count", "content", b"content", "messages", b"messages", "prediction", b"prediction", "settings", b"settings", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -844,6 +876,7 @@ class GetTurnResponse(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     SYSTEM_FIELD_NUMBER: _builtins.int
     CONTENT_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
     SETTINGS_FIELD_NUMBER: _builtins.int
     NOTE_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
@@ -855,11 +888,15 @@ class GetTurnResponse(_message.Message):
     system: _builtins.str
     """The session's system message. Unset: none."""
     content: _builtins.str
-    """The user's message."""
+    """The user's message. Empty if the turn had other `messages`."""
     note: _builtins.str
     """What its caller keeps with it: SendMessageRequest.note."""
     running: _builtins.bool
     """True until it has ended."""
+    @_builtins.property
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[_session_pb2.Message]:
+        """The messages that it answers, if they were sent as `messages`."""
+
     @_builtins.property
     def settings(self) -> _generation_pb2.GenerationSettings:
         """The message's settings over the session's. Unset for a turn that an earlier version of the
@@ -877,6 +914,7 @@ class GetTurnResponse(_message.Message):
         request_id: _builtins.str = ...,
         system: _builtins.str | None = ...,
         content: _builtins.str = ...,
+        messages: _abc.Iterable[_session_pb2.Message] | None = ...,
         settings: _generation_pb2.GenerationSettings | None = ...,
         note: _builtins.str = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
@@ -884,7 +922,7 @@ class GetTurnResponse(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_system", b"_system", "create_time", b"create_time", "settings", b"settings", "system", b"system"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_system", b"_system", "content", b"content", "create_time", b"create_time", "note", b"note", "request_id", b"request_id", "running", b"running", "settings", b"settings", "system", b"system", "turn", b"turn"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_system", b"_system", "content", b"content", "create_time", b"create_time", "messages", b"messages", "note", b"note", "request_id", b"request_id", "running", b"running", "settings", b"settings", "system", b"system", "turn", b"turn"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__system: _TypeAlias = _typing.Literal["system"]  # noqa: Y015
     _WhichOneofArgType__system: _TypeAlias = _typing.Literal["_system", b"_system"]  # noqa: Y015
@@ -923,6 +961,7 @@ class GetSessionResponse(_message.Message):
     SESSION_FIELD_NUMBER: _builtins.int
     MESSAGES_FIELD_NUMBER: _builtins.int
     SETTINGS_FIELD_NUMBER: _builtins.int
+    TEMPLATE_OPTIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def session(self) -> _session_pb2.Session:
         """The current state."""
@@ -935,16 +974,21 @@ class GetSessionResponse(_message.Message):
     def settings(self) -> _generation_pb2.GenerationSettings:
         """Settings of all its turns, unless a stream or a message says otherwise."""
 
+    @_builtins.property
+    def template_options(self) -> _session_pb2.TemplateOptions:
+        """What the chat template reads in all of its turns besides the messages."""
+
     def __init__(
         self,
         *,
         session: _session_pb2.Session | None = ...,
         messages: _abc.Iterable[_session_pb2.Message] | None = ...,
         settings: _generation_pb2.GenerationSettings | None = ...,
+        template_options: _session_pb2.TemplateOptions | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["session", b"session", "settings", b"settings"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["session", b"session", "settings", b"settings", "template_options", b"template_options"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages", "session", b"session", "settings", b"settings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages", "session", b"session", "settings", b"settings", "template_options", b"template_options"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1018,6 +1062,7 @@ class ForkSessionRequest(_message.Message):
     AFTER_TURN_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     SYSTEM_FIELD_NUMBER: _builtins.int
+    TEMPLATE_OPTIONS_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """The session to begin like."""
     after_turn: _builtins.int
@@ -1035,6 +1080,12 @@ class ForkSessionRequest(_message.Message):
     """The new session's system message instead of the other's. Empty: none. Unset: the other's. With
     another one, what was said is computed again.
     """
+    @_builtins.property
+    def template_options(self) -> _session_pb2.TemplateOptions:
+        """What the new session's chat template reads, instead of the other's. Unset: the other's. With
+        others, what was said is computed again.
+        """
+
     def __init__(
         self,
         *,
@@ -1042,10 +1093,11 @@ class ForkSessionRequest(_message.Message):
         after_turn: _builtins.int | None = ...,
         request_id: _builtins.str = ...,
         system: _builtins.str | None = ...,
+        template_options: _session_pb2.TemplateOptions | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_after_turn", b"_after_turn", "_system", b"_system", "after_turn", b"after_turn", "system", b"system"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_after_turn", b"_after_turn", "_system", b"_system", "after_turn", b"after_turn", "system", b"system", "template_options", b"template_options"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after_turn", b"_after_turn", "_system", b"_system", "after_turn", b"after_turn", "request_id", b"request_id", "session_id", b"session_id", "system", b"system"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after_turn", b"_after_turn", "_system", b"_system", "after_turn", b"after_turn", "request_id", b"request_id", "session_id", b"session_id", "system", b"system", "template_options", b"template_options"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__after_turn: _TypeAlias = _typing.Literal["after_turn"]  # noqa: Y015
     _WhichOneofArgType__after_turn: _TypeAlias = _typing.Literal["_after_turn", b"_after_turn"]  # noqa: Y015
@@ -1067,7 +1119,9 @@ class ForkSessionResponse(_message.Message):
     SESSION_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def session(self) -> _session_pb2.Session:
-        """With the other's system message unless it was set, settings, template_time and metadata."""
+        """With the other's system message and template_options unless they were set, settings,
+        template_time and metadata.
+        """
 
     def __init__(
         self,
@@ -1145,6 +1199,7 @@ class ExportedSession(_message.Message):
     SESSION_FIELD_NUMBER: _builtins.int
     SYSTEM_FIELD_NUMBER: _builtins.int
     SETTINGS_FIELD_NUMBER: _builtins.int
+    TEMPLATE_OPTIONS_FIELD_NUMBER: _builtins.int
     system: _builtins.str
     """Its system message. Unset: none."""
     @_builtins.property
@@ -1155,16 +1210,21 @@ class ExportedSession(_message.Message):
     def settings(self) -> _generation_pb2.GenerationSettings:
         """Settings of all its turns, unless a stream or a message says otherwise."""
 
+    @_builtins.property
+    def template_options(self) -> _session_pb2.TemplateOptions:
+        """What the chat template reads in all of its turns besides the messages."""
+
     def __init__(
         self,
         *,
         session: _session_pb2.Session | None = ...,
         system: _builtins.str | None = ...,
         settings: _generation_pb2.GenerationSettings | None = ...,
+        template_options: _session_pb2.TemplateOptions | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_system", b"_system", "session", b"session", "settings", b"settings", "system", b"system"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_system", b"_system", "session", b"session", "settings", b"settings", "system", b"system", "template_options", b"template_options"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_system", b"_system", "session", b"session", "settings", b"settings", "system", b"system"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_system", b"_system", "session", b"session", "settings", b"settings", "system", b"system", "template_options", b"template_options"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__system: _TypeAlias = _typing.Literal["system"]  # noqa: Y015
     _WhichOneofArgType__system: _TypeAlias = _typing.Literal["_system", b"_system"]  # noqa: Y015
@@ -1188,12 +1248,13 @@ class ExportedTurn(_message.Message):
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     FINISH_REASON_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
     turn: _builtins.int
     """Its number."""
     request_id: _builtins.str
     """The request_id of its message."""
     content: _builtins.str
-    """The user's message."""
+    """The user's message. Empty if the turn had other `messages`."""
     text: _builtins.str
     """The answer."""
     seed: _builtins.int
@@ -1216,6 +1277,10 @@ class ExportedTurn(_message.Message):
     def error(self) -> _status_pb2.Status:
         """Set if it could not go on."""
 
+    @_builtins.property
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[_session_pb2.Message]:
+        """The messages that it answered, if they were sent as `messages`."""
+
     def __init__(
         self,
         *,
@@ -1229,10 +1294,11 @@ class ExportedTurn(_message.Message):
         token_ids: _abc.Iterable[_builtins.int] | None = ...,
         finish_reason: _turn_pb2.FinishReason.ValueType = ...,
         error: _status_pb2.Status | None = ...,
+        messages: _abc.Iterable[_session_pb2.Message] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "error", b"error", "finish_reason", b"finish_reason", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "seed", b"seed", "shared_token_count", b"shared_token_count", "text", b"text", "token_ids", b"token_ids", "turn", b"turn"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "error", b"error", "finish_reason", b"finish_reason", "messages", b"messages", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "seed", b"seed", "shared_token_count", b"shared_token_count", "text", b"text", "token_ids", b"token_ids", "turn", b"turn"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1584,6 +1650,7 @@ class TokenizeRequest(_message.Message):
     ADD_GENERATION_PROMPT_FIELD_NUMBER: _builtins.int
     TEMPLATE_TIME_FIELD_NUMBER: _builtins.int
     TOKEN_STRINGS_FIELD_NUMBER: _builtins.int
+    TEMPLATE_OPTIONS_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """Raw text: no chat template. May be empty. At most as many characters as a prompt may have."""
     add_special_tokens: _builtins.bool
@@ -1606,6 +1673,10 @@ class TokenizeRequest(_message.Message):
     def template_time(self) -> _timestamp_pb2.Timestamp:
         """Time that the chat template's clock shows. Unset: now. Only with `conversation`."""
 
+    @_builtins.property
+    def template_options(self) -> _session_pb2.TemplateOptions:
+        """What the chat template reads besides the messages, such as tools. Only with `conversation`."""
+
     def __init__(
         self,
         *,
@@ -1615,10 +1686,11 @@ class TokenizeRequest(_message.Message):
         add_generation_prompt: _builtins.bool | None = ...,
         template_time: _timestamp_pb2.Timestamp | None = ...,
         token_strings: _builtins.bool = ...,
+        template_options: _session_pb2.TemplateOptions | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_add_generation_prompt", b"_add_generation_prompt", "_add_special_tokens", b"_add_special_tokens", "add_generation_prompt", b"add_generation_prompt", "add_special_tokens", b"add_special_tokens", "conversation", b"conversation", "prompt", b"prompt", "template_time", b"template_time", "text", b"text"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_add_generation_prompt", b"_add_generation_prompt", "_add_special_tokens", b"_add_special_tokens", "add_generation_prompt", b"add_generation_prompt", "add_special_tokens", b"add_special_tokens", "conversation", b"conversation", "prompt", b"prompt", "template_options", b"template_options", "template_time", b"template_time", "text", b"text"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_add_generation_prompt", b"_add_generation_prompt", "_add_special_tokens", b"_add_special_tokens", "add_generation_prompt", b"add_generation_prompt", "add_special_tokens", b"add_special_tokens", "conversation", b"conversation", "prompt", b"prompt", "template_time", b"template_time", "text", b"text", "token_strings", b"token_strings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_add_generation_prompt", b"_add_generation_prompt", "_add_special_tokens", b"_add_special_tokens", "add_generation_prompt", b"add_generation_prompt", "add_special_tokens", b"add_special_tokens", "conversation", b"conversation", "prompt", b"prompt", "template_options", b"template_options", "template_time", b"template_time", "text", b"text", "token_strings", b"token_strings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__add_generation_prompt: _TypeAlias = _typing.Literal["add_generation_prompt"]  # noqa: Y015
     _WhichOneofArgType__add_generation_prompt: _TypeAlias = _typing.Literal["_add_generation_prompt", b"_add_generation_prompt"]  # noqa: Y015

@@ -167,9 +167,10 @@ class OrchestratorServiceServicer:
     def CreateSession(self, request, context):
         """Create a session to send messages to.
 
-        Errors: INVALID_FIELDS, PROMPT_TOO_LONG, INVALID_STRUCTURE, STRUCTURE_UNSUPPORTED, OVERLOADED,
-        SHUTTING_DOWN, REQUEST_ID_REUSED, SESSION_LIMIT, NOT_READY, SESSION_MOVED, SESSION_UNREADABLE,
-        STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
+        Errors: INVALID_FIELDS, PROMPT_TOO_LONG, INVALID_STRUCTURE, STRUCTURE_UNSUPPORTED,
+        NO_CHAT_TEMPLATE, CHAT_TEMPLATE_BROKEN, OVERLOADED, SHUTTING_DOWN, REQUEST_ID_REUSED,
+        SESSION_LIMIT, NOT_READY, SESSION_MOVED, SESSION_UNREADABLE, STORE_UNAVAILABLE,
+        WEIGHTS_MISMATCH.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -260,9 +261,9 @@ class OrchestratorServiceServicer:
         """Create a session that begins as another one was after one of its turns. Their common tokens are
         not computed again while they are cached.
 
-        Errors: INVALID_FIELDS, TURN_NOT_FOUND, SHUTTING_DOWN, REQUEST_ID_REUSED, SESSION_LIMIT,
-        NOT_READY, SESSION_NOT_FOUND, SESSION_EXPIRED, SESSION_MOVED, SESSION_UNREADABLE,
-        STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
+        Errors: INVALID_FIELDS, PROMPT_TOO_LONG, NO_CHAT_TEMPLATE, CHAT_TEMPLATE_BROKEN, OVERLOADED,
+        TURN_NOT_FOUND, SHUTTING_DOWN, REQUEST_ID_REUSED, SESSION_LIMIT, NOT_READY, SESSION_NOT_FOUND,
+        SESSION_EXPIRED, SESSION_MOVED, SESSION_UNREADABLE, STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -59,9 +59,10 @@ class OrchestratorServiceStub:
     CreateSession: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.CreateSessionRequest, _orchestrator_pb2.CreateSessionResponse]
     """Create a session to send messages to.
 
-    Errors: INVALID_FIELDS, PROMPT_TOO_LONG, INVALID_STRUCTURE, STRUCTURE_UNSUPPORTED, OVERLOADED,
-    SHUTTING_DOWN, REQUEST_ID_REUSED, SESSION_LIMIT, NOT_READY, SESSION_MOVED, SESSION_UNREADABLE,
-    STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
+    Errors: INVALID_FIELDS, PROMPT_TOO_LONG, INVALID_STRUCTURE, STRUCTURE_UNSUPPORTED,
+    NO_CHAT_TEMPLATE, CHAT_TEMPLATE_BROKEN, OVERLOADED, SHUTTING_DOWN, REQUEST_ID_REUSED,
+    SESSION_LIMIT, NOT_READY, SESSION_MOVED, SESSION_UNREADABLE, STORE_UNAVAILABLE,
+    WEIGHTS_MISMATCH.
     """
     SendMessage: _grpc.UnaryStreamMultiCallable[_orchestrator_pb2.SendMessageRequest, _orchestrator_pb2.SendMessageResponse]
     """Send a user message: this starts a turn and watches it. The turn does not end with the call.
@@ -120,9 +121,9 @@ class OrchestratorServiceStub:
     """Create a session that begins as another one was after one of its turns. Their common tokens are
     not computed again while they are cached.
 
-    Errors: INVALID_FIELDS, TURN_NOT_FOUND, SHUTTING_DOWN, REQUEST_ID_REUSED, SESSION_LIMIT,
-    NOT_READY, SESSION_NOT_FOUND, SESSION_EXPIRED, SESSION_MOVED, SESSION_UNREADABLE,
-    STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
+    Errors: INVALID_FIELDS, PROMPT_TOO_LONG, NO_CHAT_TEMPLATE, CHAT_TEMPLATE_BROKEN, OVERLOADED,
+    TURN_NOT_FOUND, SHUTTING_DOWN, REQUEST_ID_REUSED, SESSION_LIMIT, NOT_READY, SESSION_NOT_FOUND,
+    SESSION_EXPIRED, SESSION_MOVED, SESSION_UNREADABLE, STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
     """
     ExportSession: _grpc.UnaryStreamMultiCallable[_orchestrator_pb2.ExportSessionRequest, _orchestrator_pb2.ExportSessionResponse]
     """Export all that is stored of a session: first itself, and then its turns. `slipstream export`
@@ -199,9 +200,10 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     CreateSession: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.CreateSessionRequest, _orchestrator_pb2.CreateSessionResponse]  # type: ignore[assignment]
     """Create a session to send messages to.
 
-    Errors: INVALID_FIELDS, PROMPT_TOO_LONG, INVALID_STRUCTURE, STRUCTURE_UNSUPPORTED, OVERLOADED,
-    SHUTTING_DOWN, REQUEST_ID_REUSED, SESSION_LIMIT, NOT_READY, SESSION_MOVED, SESSION_UNREADABLE,
-    STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
+    Errors: INVALID_FIELDS, PROMPT_TOO_LONG, INVALID_STRUCTURE, STRUCTURE_UNSUPPORTED,
+    NO_CHAT_TEMPLATE, CHAT_TEMPLATE_BROKEN, OVERLOADED, SHUTTING_DOWN, REQUEST_ID_REUSED,
+    SESSION_LIMIT, NOT_READY, SESSION_MOVED, SESSION_UNREADABLE, STORE_UNAVAILABLE,
+    WEIGHTS_MISMATCH.
     """
     SendMessage: _aio.UnaryStreamMultiCallable[_orchestrator_pb2.SendMessageRequest, _orchestrator_pb2.SendMessageResponse]  # type: ignore[assignment]
     """Send a user message: this starts a turn and watches it. The turn does not end with the call.
@@ -260,9 +262,9 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     """Create a session that begins as another one was after one of its turns. Their common tokens are
     not computed again while they are cached.
 
-    Errors: INVALID_FIELDS, TURN_NOT_FOUND, SHUTTING_DOWN, REQUEST_ID_REUSED, SESSION_LIMIT,
-    NOT_READY, SESSION_NOT_FOUND, SESSION_EXPIRED, SESSION_MOVED, SESSION_UNREADABLE,
-    STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
+    Errors: INVALID_FIELDS, PROMPT_TOO_LONG, NO_CHAT_TEMPLATE, CHAT_TEMPLATE_BROKEN, OVERLOADED,
+    TURN_NOT_FOUND, SHUTTING_DOWN, REQUEST_ID_REUSED, SESSION_LIMIT, NOT_READY, SESSION_NOT_FOUND,
+    SESSION_EXPIRED, SESSION_MOVED, SESSION_UNREADABLE, STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
     """
     ExportSession: _aio.UnaryStreamMultiCallable[_orchestrator_pb2.ExportSessionRequest, _orchestrator_pb2.ExportSessionResponse]  # type: ignore[assignment]
     """Export all that is stored of a session: first itself, and then its turns. `slipstream export`
@@ -348,9 +350,10 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_orchestrator_pb2.CreateSessionResponse, _abc.Awaitable[_orchestrator_pb2.CreateSessionResponse]]:
         """Create a session to send messages to.
 
-        Errors: INVALID_FIELDS, PROMPT_TOO_LONG, INVALID_STRUCTURE, STRUCTURE_UNSUPPORTED, OVERLOADED,
-        SHUTTING_DOWN, REQUEST_ID_REUSED, SESSION_LIMIT, NOT_READY, SESSION_MOVED, SESSION_UNREADABLE,
-        STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
+        Errors: INVALID_FIELDS, PROMPT_TOO_LONG, INVALID_STRUCTURE, STRUCTURE_UNSUPPORTED,
+        NO_CHAT_TEMPLATE, CHAT_TEMPLATE_BROKEN, OVERLOADED, SHUTTING_DOWN, REQUEST_ID_REUSED,
+        SESSION_LIMIT, NOT_READY, SESSION_MOVED, SESSION_UNREADABLE, STORE_UNAVAILABLE,
+        WEIGHTS_MISMATCH.
         """
 
     @_abc_1.abstractmethod
@@ -457,9 +460,9 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         """Create a session that begins as another one was after one of its turns. Their common tokens are
         not computed again while they are cached.
 
-        Errors: INVALID_FIELDS, TURN_NOT_FOUND, SHUTTING_DOWN, REQUEST_ID_REUSED, SESSION_LIMIT,
-        NOT_READY, SESSION_NOT_FOUND, SESSION_EXPIRED, SESSION_MOVED, SESSION_UNREADABLE,
-        STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
+        Errors: INVALID_FIELDS, PROMPT_TOO_LONG, NO_CHAT_TEMPLATE, CHAT_TEMPLATE_BROKEN, OVERLOADED,
+        TURN_NOT_FOUND, SHUTTING_DOWN, REQUEST_ID_REUSED, SESSION_LIMIT, NOT_READY, SESSION_NOT_FOUND,
+        SESSION_EXPIRED, SESSION_MOVED, SESSION_UNREADABLE, STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
         """
 
     @_abc_1.abstractmethod

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bslipstream/v1/session.proto\x12\rslipstream.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"=\n\x07Message\x12!\n\x04role\x18\x01 \x01(\x0e\x32\x13.slipstream.v1.Role\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"\xb5\x03\n\x07Session\x12\n\n\x02id\x18\x01 \x01(\t\x12/\n\x0b\x63reate_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x34\n\x10last_active_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x65xpire_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nturn_count\x18\x05 \x01(\x05\x12\x13\n\x0btoken_count\x18\x06 \x01(\x05\x12\x19\n\x0crunning_turn\x18\x07 \x01(\x05H\x00\x88\x01\x01\x12\x15\n\rmessage_count\x18\x08 \x01(\x05\x12\x31\n\rtemplate_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x36\n\x08metadata\x18\n \x03(\x0b\x32$.slipstream.v1.Session.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0f\n\r_running_turn*P\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bROLE_SYSTEM\x10\x01\x12\r\n\tROLE_USER\x10\x02\x12\x12\n\x0eROLE_ASSISTANT\x10\x03\x42N\n\x10\x61i.slipstream.v1B\x0cSessionProtoP\x01Z\x1aslipstream/v1;slipstreamv1\xaa\x02\rSlipstream.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bslipstream/v1/session.proto\x12\rslipstream.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xab\x01\n\x07Message\x12!\n\x04role\x18\x01 \x01(\x0e\x32\x13.slipstream.v1.Role\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12)\n\x05parts\x18\x03 \x03(\x0b\x32\x1a.slipstream.v1.ContentPart\x12+\n\ntool_calls\x18\x04 \x03(\x0b\x32\x17.slipstream.v1.ToolCall\x12\x14\n\x0ctool_call_id\x18\x05 \x01(\t\"%\n\x0b\x43ontentPart\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x42\x06\n\x04part\"7\n\x08ToolCall\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\targuments\x18\x03 \x01(\t\"R\n\x04Tool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x18\n\x0b\x64\x65scription\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x12\n\nparameters\x18\x03 \x01(\tB\x0e\n\x0c_description\"H\n\x0fTemplateOptions\x12\"\n\x05tools\x18\x01 \x03(\x0b\x32\x13.slipstream.v1.Tool\x12\x11\n\tvariables\x18\x02 \x01(\t\"\xb5\x03\n\x07Session\x12\n\n\x02id\x18\x01 \x01(\t\x12/\n\x0b\x63reate_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x34\n\x10last_active_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x65xpire_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nturn_count\x18\x05 \x01(\x05\x12\x13\n\x0btoken_count\x18\x06 \x01(\x05\x12\x19\n\x0crunning_turn\x18\x07 \x01(\x05H\x00\x88\x01\x01\x12\x15\n\rmessage_count\x18\x08 \x01(\x05\x12\x31\n\rtemplate_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x36\n\x08metadata\x18\n \x03(\x0b\x32$.slipstream.v1.Session.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0f\n\r_running_turn*_\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bROLE_SYSTEM\x10\x01\x12\r\n\tROLE_USER\x10\x02\x12\x12\n\x0eROLE_ASSISTANT\x10\x03\x12\r\n\tROLE_TOOL\x10\x04\x42N\n\x10\x61i.slipstream.v1B\x0cSessionProtoP\x01Z\x1aslipstream/v1;slipstreamv1\xaa\x02\rSlipstream.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,12 +35,20 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._serialized_options = b'\n\020ai.slipstream.v1B\014SessionProtoP\001Z\032slipstream/v1;slipstreamv1\252\002\rSlipstream.V1'
   _globals['_SESSION_METADATAENTRY']._loaded_options = None
   _globals['_SESSION_METADATAENTRY']._serialized_options = b'8\001'
-  _globals['_ROLE']._serialized_start=582
-  _globals['_ROLE']._serialized_end=662
-  _globals['_MESSAGE']._serialized_start=79
-  _globals['_MESSAGE']._serialized_end=140
-  _globals['_SESSION']._serialized_start=143
-  _globals['_SESSION']._serialized_end=580
-  _globals['_SESSION_METADATAENTRY']._serialized_start=516
-  _globals['_SESSION_METADATAENTRY']._serialized_end=563
+  _globals['_ROLE']._serialized_start=947
+  _globals['_ROLE']._serialized_end=1042
+  _globals['_MESSAGE']._serialized_start=80
+  _globals['_MESSAGE']._serialized_end=251
+  _globals['_CONTENTPART']._serialized_start=253
+  _globals['_CONTENTPART']._serialized_end=290
+  _globals['_TOOLCALL']._serialized_start=292
+  _globals['_TOOLCALL']._serialized_end=347
+  _globals['_TOOL']._serialized_start=349
+  _globals['_TOOL']._serialized_end=431
+  _globals['_TEMPLATEOPTIONS']._serialized_start=433
+  _globals['_TEMPLATEOPTIONS']._serialized_end=505
+  _globals['_SESSION']._serialized_start=508
+  _globals['_SESSION']._serialized_end=945
+  _globals['_SESSION_METADATAENTRY']._serialized_start=881
+  _globals['_SESSION_METADATAENTRY']._serialized_end=928
 # @@protoc_insertion_point(module_scope)

@@ -21,7 +21,8 @@ from orchestrator.chat_templates.renderer import LONG_RENDERER, RENDERER, Render
 from orchestrator.chat_templates.rendering import Conversation, RenderingError, render
 from orchestrator.errors import OverloadedError, PromptTooLongError
 from orchestrator.processes.peer_startup import wait_for_codec
-from orchestrator.sessions.conversation.codec import LONG, Codec, Message
+from orchestrator.sessions.conversation.codec import LONG, Codec
+from orchestrator.sessions.conversation.messages import Message
 from orchestrator.sessions.turns.pair import Conversation as Prompt
 from slipstream.errors import InvalidFieldsError
 from slipstream.hosting.tokenizer_files import embedded_directory, load_tokenizer_files
@@ -87,33 +88,37 @@ def test_a_short_conversation_waits_for_no_long_one() -> None:
     assert rendered == [expected]
 
 
+def _said(content: str) -> Conversation:
+    return Conversation([{"role": "user", "content": content}], {}, NOW)
+
+
 @pytest.mark.parametrize("length", [5, 1_000_000])
 def test_a_process_that_does_not_answer_is_ended_and_the_next_conversation_is_rendered(
     renderer: Renderer, length: int
 ) -> None:
     """A long request does not even fit into the pipe."""
-    assert renderer.render(PLAIN, [("user", "hello")], {}, NOW).text == "<user>hello"
+    assert renderer.render(PLAIN, _said("hello")).text == "<user>hello"
     pid = pid_of(renderer)
     os.kill(pid, signal.SIGSTOP)
     renderer.wall_seconds = 0.1
     with pytest.raises(OverloadedError, match=r"not answered within 0.1 s") as caught:
-        renderer.render(PLAIN, [("user", "a" * length)], {}, NOW)
+        renderer.render(PLAIN, _said("a" * length))
     assert caught.value.metadata == {"limit": "chat_templates"}
     renderer.wall_seconds = 60
-    assert renderer.render(PLAIN, [("user", "hello")], {}, NOW).text == "<user>hello"
+    assert renderer.render(PLAIN, _said("hello")).text == "<user>hello"
     assert pid_of(renderer) != pid
 
 
 def test_a_process_that_is_stopped_can_be_closed(renderer: Renderer) -> None:
-    renderer.render(PLAIN, [("user", "hello")], {}, NOW)
+    renderer.render(PLAIN, _said("hello"))
     os.kill(pid_of(renderer), signal.SIGSTOP)
     renderer.close()
 
 
 def test_a_process_that_another_killed_is_started_again(renderer: Renderer) -> None:
-    renderer.render(PLAIN, [("user", "hello")], {}, NOW)
+    renderer.render(PLAIN, _said("hello"))
     os.kill(pid_of(renderer), signal.SIGKILL)
-    assert renderer.render(PLAIN, [("user", "hello")], {}, NOW).text == "<user>hello"
+    assert renderer.render(PLAIN, _said("hello")).text == "<user>hello"
 
 
 def _no_process(*_: Any, **__: Any) -> Any:
@@ -208,7 +213,10 @@ async def test_a_prompt_that_is_too_long_for_the_template_is_told_by_the_callers
 
 def test_the_places_of_contents_are_those_in_the_text() -> None:
     template = "{% for m in messages %}{{ m.role }}: {{ m.content | trim }}\n{% endfor %}"
-    said = [("user", "user"), ("assistant", "  assistant "), ("user", "")]
+    said = [
+        {"role": role, "content": content}
+        for role, content in [("user", "user"), ("assistant", "  assistant "), ("user", "")]
+    ]
     rendered = render(template, Conversation(said, {}, NOW))
     assert rendered.text == "user: user\nassistant: assistant\nuser: \n"
     assert rendered.places == (6, 22, 38)
@@ -220,7 +228,8 @@ def test_a_child_answers_in_lines_of_json() -> None:
     command = [sys.executable, "-m", "orchestrator.chat_templates.child"]
     asked: dict[str, object] = {
         "source": PLAIN,
-        "messages": [("user", "é\n")],
+        "messages": [{"role": "user", "content": "é\n"}],
+        "variables": {},
         "special_tokens": {},
         "clock": NOW.isoformat(),
     }
@@ -232,5 +241,5 @@ def test_a_child_answers_in_lines_of_json() -> None:
 
 def test_an_error_of_a_limit_says_so() -> None:
     with pytest.raises(RenderingError) as caught:
-        render("{% for i in range(9999) %}{{ 'x' * 9999 }}{% endfor %}", Conversation([("user", "a")], {}, NOW))
+        render("{% for i in range(9999) %}{{ 'x' * 9999 }}{% endfor %}", _said("a"))
     assert caught.value.limited

@@ -11,7 +11,8 @@ import pytest
 import transformers.utils.chat_template_utils
 from transformers import AutoTokenizer
 
-from orchestrator.sessions.conversation.codec import ChatTemplateBrokenError, Codec, Message
+from orchestrator.sessions.conversation.codec import ChatTemplateBrokenError, Codec
+from orchestrator.sessions.conversation.messages import Message, from_user
 from orchestrator.sessions.conversation.next_prompt import next_prompt
 from orchestrator.sessions.conversation.session import Session
 from orchestrator.sessions.conversation.turn_limits import TurnLimits
@@ -81,9 +82,9 @@ def test_a_session_of_three_turns_has_the_ids_of_transformers(name: str, tmp_pat
     codec, oracle = loaded(tmp_path, template)
     session = Session("s", codec, NOW)
     for turn in range(3):
-        prompt = next_prompt(session, USERS[turn]).tokens()
+        prompt = next_prompt(session, from_user(USERS[turn])).tokens()
         assert prompt == ids(oracle, conversation(turn + 1), is_typed=template.is_typed)
-        answer = session.begin_turn(prompt, SamplingRule(), TurnLimits(1_000, 100_000), USERS[turn])
+        answer = session.begin_turn(prompt, SamplingRule(), TurnLimits(1_000, 100_000), from_user(USERS[turn]))
         answer.commit(codec.encode_rendered(ANSWERS[turn]))
         answer.cut_short()
         session.end_turn()

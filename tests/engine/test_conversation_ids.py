@@ -12,7 +12,8 @@ import pytest
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
-from orchestrator.sessions.conversation.codec import Codec, Message
+from orchestrator.sessions.conversation.codec import Codec
+from orchestrator.sessions.conversation.messages import Message, from_user
 from orchestrator.sessions.conversation.next_prompt import next_prompt
 from orchestrator.sessions.conversation.session import Session, common_prefix_length
 from orchestrator.sessions.conversation.turn_limits import PastTurn, TurnLimits
@@ -51,7 +52,7 @@ def _special(codec: Codec) -> set[int]:
 
 def _say(session: Session, prompt: list[int], content: str, tokens: list[int]) -> None:
     rule = SamplingRule(end_token_ids=tuple(_special(session.codec)))
-    turn = session.begin_turn(prompt, rule, TurnLimits(len(tokens), 100_000), content)
+    turn = session.begin_turn(prompt, rule, TurnLimits(len(tokens), 100_000), from_user(content))
     turn.commit(tokens)
     session.end_turn()
 
@@ -62,7 +63,7 @@ def test_three_turns_have_the_ids_of_transformers(case: TokenizerCase, tmp_path:
     session = Session("s", Codec.from_files(load_tokenizer_files(str(tmp_path)).files), CLOCK)
     for question, answer in zip(QUESTIONS, ANSWERS, strict=True):
         messages = [*session.messages, Message("user", question)]
-        prompt = next_prompt(session, question).tokens()
+        prompt = next_prompt(session, from_user(question)).tokens()
         expected = _by_transformers(tokenizer, messages)
         assert prompt == expected, _difference(session.codec, prompt, expected)
         _say(session, prompt, question, _generated(session.codec, messages, answer))
@@ -108,10 +109,10 @@ def test_generated_tokens_stay_though_their_text_has_other_ids(
     spelt = _ids(codec, *([space] if begins_with_space else []), *"The", space, *"end")
     [end] = _ids(codec, end_token)
     for turn in range(3):
-        prompt = next_prompt(session, "hello").tokens()
+        prompt = next_prompt(session, from_user("hello")).tokens()
         kept = common_prefix_length(session.tokens, prompt)
         assert len(session.tokens) - kept == (lost if turn else 0)
-        session.begin_turn(prompt, SamplingRule(end_token_ids=(end,)), TurnLimits(100, 10_000), "hello")
+        session.begin_turn(prompt, SamplingRule(end_token_ids=(end,)), TurnLimits(100, 10_000), from_user("hello"))
         assert session.answer is not None
         session.answer.commit([*spelt, end])
         session.end_turn()
@@ -129,8 +130,8 @@ def test_a_template_that_rewrites_an_answer_keeps_the_tokens_of_the_others(tmp_p
         ("two", session.codec.encode_rendered("thought items done")),
         ("three", spelt),
     ):
-        _say(session, next_prompt(session, content).tokens(), content, [*tokens, *end])
-    prompt = next_prompt(session, "four").tokens()
+        _say(session, next_prompt(session, from_user(content)).tokens(), content, [*tokens, *end])
+    prompt = next_prompt(session, from_user("four")).tokens()
     text = session.codec.tokenizer.decode(prompt, skip_special_tokens=False)
     assert "thought" not in text and "assistant\n done<|im_end|>" in text
     joined = ",".join(map(str, prompt))
@@ -139,20 +140,20 @@ def test_a_template_that_rewrites_an_answer_keeps_the_tokens_of_the_others(tmp_p
 
 def test_what_a_stop_string_cut_off_is_not_in_the_next_prompt(tmp_path: Path) -> None:
     session = _session("qwen2", tmp_path)
-    prompt = next_prompt(session, "hello").tokens()
-    turn = session.begin_turn(prompt, SamplingRule(), TurnLimits(100, 10_000, ("STOP",)), "hello")
+    prompt = next_prompt(session, from_user("hello")).tokens()
+    turn = session.begin_turn(prompt, SamplingRule(), TurnLimits(100, 10_000, ("STOP",)), from_user("hello"))
     turn.commit(session.codec.encode_rendered("The end STOP"))
     session.end_turn()
-    text = session.codec.tokenizer.decode(next_prompt(session, "more").tokens(), skip_special_tokens=False)
+    text = session.codec.tokenizer.decode(next_prompt(session, from_user("more")).tokens(), skip_special_tokens=False)
     assert "assistant\nThe end <|im_end|>" in text and "STOP" not in text
 
 
 def test_an_answer_whose_end_the_template_trims_loses_only_what_is_trimmed(tmp_path: Path) -> None:
     session = _session("llama3", tmp_path)
     words, lines = session.codec.encode_rendered("The end"), session.codec.encode_rendered("\n\n")
-    _say(session, next_prompt(session, "one").tokens(), "one", [*words, *lines])
+    _say(session, next_prompt(session, from_user("one")).tokens(), "one", [*words, *lines])
     before = list(session.tokens)
-    prompt = next_prompt(session, "two").tokens()
+    prompt = next_prompt(session, from_user("two")).tokens()
     assert session.messages[-1].content == "The end\n\n"
     assert common_prefix_length(before, prompt) == len(before) - len(lines)
 
@@ -167,17 +168,25 @@ def test_any_generated_text_is_rendered_as_by_the_template_and_after_a_restore(
     chance = random.Random(case.name)
     count = session.codec.tokenizer.get_vocab_size()
     for question in (*QUESTIONS, *QUESTIONS):
-        prompt = next_prompt(session, question).tokens()
-        assert next_prompt(restored, question).tokens() == prompt
+        prompt = next_prompt(session, from_user(question)).tokens()
+        assert next_prompt(restored, from_user(question)).tokens() == prompt
         shared = common_prefix_length(session.tokens, prompt)
         rendered = session.codec.render([*session.messages, Message("user", question)], CLOCK)
         if case.name in EXACT:
             assert session.codec.text_with_special_tokens(prompt) == rendered
         tokens = [chance.randrange(count) for _ in range(chance.randint(1, 12))]
         _say(session, prompt, question, tokens)
-        said, ended = session.answers[-1].tokens, session.answers[-1].ended_with_end_token
-        text = session.messages[-1].content
-        past = PastTurn(shared, prompt[shared:], question, said, text, Acceptance.COUPLED, ended)
+        said, text = session.answers[-1], session.messages[-1].content
+        assert said is not None
+        past = PastTurn(
+            shared,
+            prompt[shared:],
+            from_user(question),
+            said.tokens,
+            text,
+            Acceptance.COUPLED,
+            said.ended_with_end_token,
+        )
         restored.replay_turn(past)
 
 
@@ -223,9 +232,9 @@ def test_an_answer_is_found_where_the_template_writes_it_and_not_in_the_header_b
     )
     session = Session("s", Codec.from_files(load_tokenizer_files(str(directory)).files), CLOCK)
     spelt = _ids(session.codec, *"answer")
-    _say(session, next_prompt(session, "one").tokens(), "one", spelt)
+    _say(session, next_prompt(session, from_user("one")).tokens(), "one", spelt)
     rendered = session.codec.render([*session.messages, Message("user", "two")], CLOCK)
-    prompt = next_prompt(session, "two").tokens()
+    prompt = next_prompt(session, from_user("two")).tokens()
     whole = session.codec.encode_with_places(rendered)
     at = whole.border(rendered.index("answer:\nanswer") + len("answer:\n"))
     assert at is not None

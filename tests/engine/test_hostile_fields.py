@@ -22,8 +22,9 @@ from orchestrator.contract import commands, tokens
 from orchestrator.contract.settings import settings_message, settings_of
 from orchestrator.errors import PromptTooLongError
 from orchestrator.sessions.admission.principal import ANONYMOUS
-from orchestrator.sessions.conversation.codec import Codec, Message
+from orchestrator.sessions.conversation.codec import Codec
 from orchestrator.sessions.conversation.detokenizer import Detokenizer
+from orchestrator.sessions.conversation.messages import Message
 from orchestrator.sessions.conversation.resolving import ModelLimits, resolve_settings
 from orchestrator.sessions.durability.payloads import TurnPayload, turn_payload_of, turn_row
 from orchestrator.sessions.entrance.chat_commands import BadCommand

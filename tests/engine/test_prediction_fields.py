@@ -15,6 +15,7 @@ from orchestrator.rounds.drafts import Drafts
 from orchestrator.rounds.terms import Prediction
 from orchestrator.sessions.admission.principal import ANONYMOUS, Principal
 from orchestrator.sessions.conversation.codec import Codec
+from orchestrator.sessions.conversation.messages import from_user
 from orchestrator.sessions.conversation.resolving import ResolvedTurn
 from orchestrator.sessions.conversation.settings import GenerationSettings
 from orchestrator.sessions.entrance.chat_commands import BadCommand, SendMessage
@@ -99,7 +100,11 @@ def test_another_prediction_makes_another_request() -> None:
 
 
 def test_a_waiting_message_is_as_long_as_it_is_with_its_prediction() -> None:
-    assert [UserMessage("abc", prediction=said).length for said in (None, "abcd", array("i", [1, 2]))] == [3, 7, 5]
+    assert [UserMessage(from_user("abc"), prediction=said).length for said in (None, "abcd", array("i", [1, 2]))] == [
+        3,
+        7,
+        5,
+    ]
 
 
 async def test_text_becomes_the_tokens_that_an_answer_would_have(pair: Pair) -> None:

@@ -12,7 +12,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from orchestrator.rounds.drafts import Drafts
-from orchestrator.sessions.conversation.codec import Codec, Message
+from orchestrator.sessions.conversation.codec import Codec
+from orchestrator.sessions.conversation.messages import Message, from_user
 from orchestrator.sessions.conversation.next_prompt import next_prompt
 from orchestrator.sessions.conversation.session import AnswerTokens, Session
 from orchestrator.sessions.turns.pair import Conversation, Pair
@@ -58,8 +59,8 @@ async def test_a_placeholder_without_an_embedding_is_refused_where_it_was_writte
     said = Conversation((Message("user", "a"), Message("assistant", "b"), Message("user", f"see {IMAGE}")))
     assert await fields(served, f"see {IMAGE}") == ["text"]
     assert await fields(served, said) == ["conversation.messages[2].content"]
-    assert await fields(served, next_prompt(session(served, None, "a", "b"), IMAGE)) == ["content"]
-    assert await fields(served, next_prompt(session(served, f"You see {IMAGE}."), "a")) == ["system"]
+    assert await fields(served, next_prompt(session(served, None, "a", "b"), from_user(IMAGE))) == ["content"]
+    assert await fields(served, next_prompt(session(served, f"You see {IMAGE}."), from_user("a"))) == ["system"]
     with pytest.raises(InvalidFieldsError, match=f"must not have the token {IMAGE}: the model has no embedding for it"):
         await served.encode(IMAGE, NOW)
 
@@ -68,12 +69,12 @@ async def test_a_message_that_a_template_leaves_out_or_refuses_is_told_where_it_
     last = pair("<{{ messages[-1].content }}>")
     said = Conversation((Message("system", "one"), Message("user", "two")))
     assert await fields(last, said) == ["conversation.messages[0].content"]
-    assert await fields(last, next_prompt(session(last, "one"), "two")) == ["system"]
+    assert await fields(last, next_prompt(session(last, "one"), from_user("two"))) == ["system"]
     earlier = ["messages[0].content", "messages[1].content"]
-    assert await fields(last, next_prompt(session(last, None, "one", "b"), "two")) == earlier
+    assert await fields(last, next_prompt(session(last, None, "one", "b"), from_user("two"))) == earlier
     strict = pair("{{ raise_exception('no') }}")
     assert await fields(strict, said) == ["conversation.messages"]
-    assert await fields(strict, next_prompt(session(strict, None), "two")) == ["content"]
+    assert await fields(strict, next_prompt(session(strict, None), from_user("two"))) == ["content"]
 
 
 async def test_a_template_is_never_rendered_on_the_event_loop() -> None:

@@ -6,7 +6,8 @@ import pytest
 
 from orchestrator.chat_templates.rendering import Rendered
 from orchestrator.errors import AcceptanceFixedError, SessionBusyError
-from orchestrator.sessions.conversation.codec import Codec, Message
+from orchestrator.sessions.conversation.codec import Codec
+from orchestrator.sessions.conversation.messages import Message, TemplateOptions, from_user
 from orchestrator.sessions.conversation.next_prompt import next_prompt
 from orchestrator.sessions.conversation.session import Session, common_prefix_length
 from orchestrator.sessions.conversation.turn_limits import FinishReason, TurnLimits
@@ -32,7 +33,7 @@ def limits(max_token_count: int = 100, context_length: int = 1000, stops: tuple[
 
 def say(session: Session, content: str, answer: str, *, end: bool = True) -> None:
     """A whole turn."""
-    turn = session.begin_turn(next_prompt(session, content).tokens(), RULE, limits(), content)
+    turn = session.begin_turn(next_prompt(session, from_user(content)).tokens(), RULE, limits(), from_user(content))
     turn.commit(session.codec.encode_rendered(answer) + ([END] if end else []))
     if turn.finish_reason is None:
         turn.cut_short()
@@ -41,7 +42,7 @@ def say(session: Session, content: str, answer: str, *, end: bool = True) -> Non
 
 def test_a_turn_commits_up_to_its_end_token_and_drops_the_rest() -> None:
     session = Session("s", codec(), CLOCK)
-    turn = session.begin_turn([5, 6, 7], RULE, limits(), "hello")
+    turn = session.begin_turn([5, 6, 7], RULE, limits(), from_user("hello"))
     words = session.codec.encode_rendered("Return a list")
     commit = turn.commit([*words, END, 99, 98])
     assert commit.tokens == (*words, END)
@@ -81,7 +82,7 @@ def test_the_next_prompt_keeps_what_was_generated_and_adds_only_what_follows() -
     session = Session("s", codec(), CLOCK)
     say(session, "What is len?", "Return the number of items.")
     before = list(session.tokens)
-    prompt = next_prompt(session, "And max?").tokens()
+    prompt = next_prompt(session, from_user("And max?")).tokens()
     assert prompt[: len(before)] == before
     rest = session.codec.tokenizer.decode(prompt[len(before) :], skip_special_tokens=False)
     assert rest == "\n<|im_start|>user\nAnd max?<|im_end|>\n<|im_start|>assistant\n"
@@ -90,7 +91,7 @@ def test_the_next_prompt_keeps_what_was_generated_and_adds_only_what_follows() -
 def test_a_turn_cut_short_is_closed_by_the_template() -> None:
     session = Session("s", codec(), CLOCK)
     say(session, "What is len?", "Return the", end=False)
-    prompt = next_prompt(session, "And max?").tokens()
+    prompt = next_prompt(session, from_user("And max?")).tokens()
     text = session.codec.tokenizer.decode(prompt, skip_special_tokens=False)
     assert "assistant\nReturn the<|im_end|>\n<|im_start|>user\nAnd max?" in text
 
@@ -100,7 +101,8 @@ def test_a_template_that_rewrites_history_renders_the_whole_conversation_again()
     session = Session("s", codec(last_first), CLOCK)
     say(session, "first", "answer")
     assert (
-        session.codec.decode(next_prompt(session, "second").tokens()) == "user:second\nassistant:answer\nuser:first\n"
+        session.codec.decode(next_prompt(session, from_user("second")).tokens())
+        == "user:second\nassistant:answer\nuser:first\n"
     )
 
 
@@ -108,7 +110,7 @@ def test_a_turn_without_an_answer_never_happened() -> None:
     session = Session("s", codec(), CLOCK, system="Be brief.")
     say(session, "one", "1")
     before = (list(session.tokens), list(session.messages))
-    turn = session.begin_turn(next_prompt(session, "two").tokens(), RULE, limits(), "two")
+    turn = session.begin_turn(next_prompt(session, from_user("two")).tokens(), RULE, limits(), from_user("two"))
     turn.cut_short()
     session.end_turn()
     assert (session.tokens, session.messages) == before
@@ -117,7 +119,7 @@ def test_a_turn_without_an_answer_never_happened() -> None:
 
 def test_a_cancelled_turn_keeps_its_tokens_and_gives_up_held_text() -> None:
     session = Session("s", codec(), CLOCK)
-    turn = session.begin_turn([5], RULE, limits(stops=("twofold",)), "count")
+    turn = session.begin_turn([5], RULE, limits(stops=("twofold",)), from_user("count"))
     words = session.codec.encode_rendered("one two")
     seen = "".join(turn.commit(words).texts)
     assert not seen.endswith("two")
@@ -144,15 +146,17 @@ def test_common_prefix_length() -> None:
 def test_a_stop_token_that_the_template_repeats_is_not_said_twice() -> None:
     session = Session("s", codec(), CLOCK)
     turn = session.begin_turn(
-        next_prompt(session, "What is len?").tokens(),
+        next_prompt(session, from_user("What is len?")).tokens(),
         SamplingRule(end_token_ids=(END, END)),
         TurnLimits(100, 1000, stop_token_ids=(END,), include_stop=True),
-        "What is len?",
+        from_user("What is len?"),
     )
     turn.commit([*session.codec.encode_rendered("Length."), END])
     assert (turn.finish_reason, turn.text) == (FinishReason.STOP_TOKEN, "Length.<|im_end|>")
     session.end_turn()
-    text = session.codec.tokenizer.decode(next_prompt(session, "And max?").tokens(), skip_special_tokens=False)
+    text = session.codec.tokenizer.decode(
+        next_prompt(session, from_user("And max?")).tokens(), skip_special_tokens=False
+    )
     assert text.count("<|im_end|>") == 3, text  # after the question, the answer and the next question
 
 
@@ -172,12 +176,12 @@ def test_a_first_turn_that_never_happened_leaves_the_acceptance_open() -> None:
 def test_a_template_that_asks_for_the_date_gets_the_sessions() -> None:
     dated = "{{ strftime_now('%d %b %Y') }}|{% for m in messages %}{{ m.content }}{% endfor %}"
     session = Session("s", codec(dated), CLOCK)
-    assert session.codec.decode(next_prompt(session, "hello").tokens()) == "22 Nov 2026|hello"
+    assert session.codec.decode(next_prompt(session, from_user("hello")).tokens()) == "22 Nov 2026|hello"
 
 
 def test_each_token_has_the_text_that_it_made_certain() -> None:
     session = Session("s", codec(), CLOCK)
-    answer = session.begin_turn([5], RULE, limits(), "hello")
+    answer = session.begin_turn([5], RULE, limits(), from_user("hello"))
     words = session.codec.encode_rendered("Return a \N{GREEK SMALL LETTER ALPHA} list")
     commit = answer.commit([*words, END])
     assert len(commit.texts) == len(commit.tokens) == len(words) + 1
@@ -257,18 +261,18 @@ def test_a_turn_that_has_ended_is_not_cut_short_and_gives_nothing_up_again() -> 
 
 def test_a_system_message_comes_first_and_a_turn_undone_leaves_the_next_prompt_as_it_was() -> None:
     session = Session("s", codec(), CLOCK, system="Be brief.")
-    first = next_prompt(session, "one").tokens()
+    first = next_prompt(session, from_user("one")).tokens()
     assert session.codec.tokenizer.decode(first, skip_special_tokens=False).startswith("<|im_start|>system\nBe brief.")
     say(session, "one", "1")
-    expected = next_prompt(session, "two").tokens()
+    expected = next_prompt(session, from_user("two")).tokens()
     tokens = session.tokens
     given = list(expected)
-    turn = session.begin_turn(given, RULE, limits(), "two")
+    turn = session.begin_turn(given, RULE, limits(), from_user("two"))
     assert session.tokens == given and session.tokens is not given, "the prompt stays the caller's"
     turn.commit([])
     session.end_turn()
-    assert session.tokens is tokens and next_prompt(session, "two").tokens() == expected
-    turn = session.begin_turn(expected, RULE, limits(), "two")
+    assert session.tokens is tokens and next_prompt(session, from_user("two")).tokens() == expected
+    turn = session.begin_turn(expected, RULE, limits(), from_user("two"))
     turn.commit([40])
     turn.cut_short()
     session.end_turn()
@@ -280,10 +284,10 @@ def test_after_a_turn_cut_short_the_next_one_that_ends_by_itself_says_its_end_on
     session = Session("s", codec(), CLOCK)
     say(session, "one", "1", end=False)
     say(session, "two", "2")
-    text = session.codec.tokenizer.decode(next_prompt(session, "three").tokens(), skip_special_tokens=False)
+    text = session.codec.tokenizer.decode(next_prompt(session, from_user("three")).tokens(), skip_special_tokens=False)
     assert text.count("<|im_end|>") == 5, text
     say(session, "three", "3", end=False)
-    text = session.codec.tokenizer.decode(next_prompt(session, "four").tokens(), skip_special_tokens=False)
+    text = session.codec.tokenizer.decode(next_prompt(session, from_user("four")).tokens(), skip_special_tokens=False)
     assert text.count("<|im_end|>") == 7, text
 
 
@@ -336,9 +340,9 @@ def test_what_was_generated_stays_as_it_was_through_every_turn() -> None:
         spelt = [token for letter in "Return" for token in session.codec.encode_rendered(letter)]
         assert spelt != session.codec.encode_rendered("Return")
         before = list(session.tokens)
-        prompt = next_prompt(session, question).tokens()
+        prompt = next_prompt(session, from_user(question)).tokens()
         assert prompt[: len(before)] == before
-        session.begin_turn(prompt, RULE, limits(), question).commit([*spelt, END])
+        session.begin_turn(prompt, RULE, limits(), from_user(question)).commit([*spelt, END])
         session.end_turn()
         assert session.tokens == [*prompt, *spelt, END]
 
@@ -348,13 +352,13 @@ CONTENT_ALONE = "{% for m in messages %}{{ m.content }}\n{% endfor %}"
 
 def test_a_first_prompt_holds_all_that_stands_before_it_in_any_template() -> None:
     session = Session("s", codec(CONTENT_ALONE), CLOCK, system="Be brief.")
-    assert session.codec.decode(next_prompt(session, "one").tokens()) == "Be brief.\none\n"
+    assert session.codec.decode(next_prompt(session, from_user("one")).tokens()) == "Be brief.\none\n"
 
 
 def test_after_a_turn_cut_short_nothing_of_the_template_is_left_out() -> None:
     session = Session("s", codec(CONTENT_ALONE), CLOCK)
     say(session, "one", "Return\n", end=False)
-    assert session.codec.decode(next_prompt(session, "two").tokens()) == "one\nReturn\n\ntwo\n"
+    assert session.codec.decode(next_prompt(session, from_user("two")).tokens()) == "one\nReturn\n\ntwo\n"
 
 
 def test_each_turn_renders_the_chat_template_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -362,19 +366,24 @@ def test_each_turn_renders_the_chat_template_once(monkeypatch: pytest.MonkeyPatc
     rendered: list[int] = []
     render = Codec.render_with_places
 
-    def counted(self: Codec, messages: Sequence[Message], clock: datetime, **options: bool) -> Rendered:
+    def counted(
+        self: Codec, messages: Sequence[Message], clock: datetime, options: TemplateOptions, **more: bool
+    ) -> Rendered:
         rendered.append(len(messages))
-        return render(self, messages, clock, **options)
+        return render(self, messages, clock, options, **more)
 
     monkeypatch.setattr(Codec, "render_with_places", counted)
     for question in ("one", "two", "three"):
-        following, again = next_prompt(session, question), next_prompt(session, question)
+        following, again = (
+            next_prompt(session, from_user(question)),
+            next_prompt(session, from_user(question)),
+        )
         prompt = following.tokens()
         again.last_rendered = None
         count = len(rendered)
         assert again.tokens() == prompt, "the same prompt as by rendering the earlier one again"
         del rendered[count:]
-        turn = session.begin_turn(prompt, RULE, limits(), question, following.rendered)
+        turn = session.begin_turn(prompt, RULE, limits(), from_user(question), following.rendered)
         turn.commit([*session.codec.encode_rendered("Return"), END])
         session.end_turn()
     assert rendered == [2, 4, 6]
@@ -382,22 +391,22 @@ def test_each_turn_renders_the_chat_template_once(monkeypatch: pytest.MonkeyPatc
 
 def test_a_turn_undone_leaves_the_last_rendered_prompt_as_it_was() -> None:
     session = Session("s", codec(), CLOCK)
-    first = next_prompt(session, "one")
-    session.begin_turn(first.tokens(), RULE, limits(), "one", first.rendered).commit([40])
+    first = next_prompt(session, from_user("one"))
+    session.begin_turn(first.tokens(), RULE, limits(), from_user("one"), first.rendered).commit([40])
     session.end_turn()
-    second = next_prompt(session, "two")
-    session.begin_turn(second.tokens(), RULE, limits(), "two", second.rendered)
+    second = next_prompt(session, from_user("two"))
+    session.begin_turn(second.tokens(), RULE, limits(), from_user("two"), second.rendered)
     session.end_turn()
     assert session.rendered == first.rendered is not None
-    assert next_prompt(session, "two").tokens() == second.tokens()
+    assert next_prompt(session, from_user("two")).tokens() == second.tokens()
 
 
 def test_a_template_that_changes_the_earlier_prompt_is_noticed_without_rendering_it_again() -> None:
     counting = "{{ messages | length }}|{% for m in messages %}{{ m.content }}|{% endfor %}"
     session = Session("s", codec(counting), CLOCK)
-    first = next_prompt(session, "one")
-    session.begin_turn(first.tokens(), RULE, limits(), "one", first.rendered).commit([40])
+    first = next_prompt(session, from_user("one"))
+    session.begin_turn(first.tokens(), RULE, limits(), from_user("one"), first.rendered).commit([40])
     session.end_turn()
-    following, again = next_prompt(session, "two"), next_prompt(session, "two")
+    following, again = next_prompt(session, from_user("two")), next_prompt(session, from_user("two"))
     again.last_rendered = None
     assert following.tokens() == again.tokens()

@@ -16,6 +16,7 @@ from orchestrator.rounds.drafts import Drafts
 from orchestrator.sessions.admission.demand import AdmissionWait
 from orchestrator.sessions.admission.principal import ANONYMOUS
 from orchestrator.sessions.conversation.codec import Codec
+from orchestrator.sessions.conversation.messages import from_user
 from orchestrator.sessions.conversation.settings import GenerationSettings
 from orchestrator.sessions.durability.loaded import LoadedSessions, SessionRecord
 from orchestrator.sessions.entrance.requests import Fork, NewSession, UserMessage
@@ -113,7 +114,7 @@ class System:
         connection.execute("UPDATE sessions SET owner = ?, epoch = epoch + 1 WHERE id = ?", (THEIRS.id, session_id))
 
     async def send(self, record: SessionRecord, name: str) -> TurnRecord:
-        message = UserMessage("hello", SAID, RequestName(name, b"hello"))
+        message = UserMessage(from_user("hello"), SAID, RequestName(name, b"hello"))
         return await self.sessions.send(record, message, GenerationSettings(), NO_TRACE, AdmissionWait())
 
 

@@ -23,6 +23,7 @@ from orchestrator.rounds.drafts import Drafts
 from orchestrator.sessions.admission.demand import AdmissionWait
 from orchestrator.sessions.admission.principal import ANONYMOUS
 from orchestrator.sessions.conversation.codec import Codec
+from orchestrator.sessions.conversation.messages import from_user
 from orchestrator.sessions.conversation.settings import GenerationSettings
 from orchestrator.sessions.conversation.turn_limits import FinishReason
 from orchestrator.sessions.durability.loaded import LoadedSessions, SessionRecord
@@ -82,7 +83,7 @@ class Process:
         assert await self.store.remove_owner(other.me.id)
 
     async def send(self, record: SessionRecord, name: str = "m", content: str = "hello") -> TurnRecord:
-        message = UserMessage(content, SAID, RequestName(name, content.encode()) if name else RequestName())
+        message = UserMessage(from_user(content), SAID, RequestName(name, content.encode()) if name else RequestName())
         return await self.sessions.send(record, message, GenerationSettings(), NO_TRACE, AdmissionWait())
 
     async def taken_over(self, session_id: str) -> SessionRecord:
@@ -445,7 +446,7 @@ async def test_a_chat_whose_session_moves_twice_finds_its_turn_wherever_it_is(st
     first, second = await start("a"), await start("b")
     record = await first.sessions.create(NewSession())
     resume = StartChat(record.session.id, NewSession())
-    message = SendMessage(UserMessage("hello", SAID, RequestName("m", b"hello")))
+    message = SendMessage(UserMessage(from_user("hello"), SAID, RequestName("m", b"hello")))
     await second.take_for_dead(first)
     await second.taken_over(record.session.id)
     events = await told(first, resume, message)
@@ -466,7 +467,7 @@ async def test_a_caller_that_leaves_a_chat_while_its_turn_runs_leaves_no_task(st
 
     async def lasting() -> AsyncIterator[Command]:
         yield StartChat(None, NewSession())
-        yield SendMessage(UserMessage("hello", SAID))
+        yield SendMessage(UserMessage(from_user("hello"), SAID))
         await asyncio.Event().wait()
 
     before = asyncio.all_tasks()
@@ -487,7 +488,7 @@ async def test_an_error_of_reading_commands_ends_the_chat_after_its_turn_as_itse
 
     async def broken() -> AsyncIterator[Command]:
         yield StartChat(None, NewSession())
-        yield SendMessage(UserMessage("hello", SAID))
+        yield SendMessage(UserMessage(from_user("hello"), SAID))
         raise ZeroDivisionError
 
     events: list[ChatEvent] = []

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from orchestrator.rounds.result import Origin
 from orchestrator.rounds.terms import RoundTerms
 from orchestrator.sessions.conversation.codec import Codec
+from orchestrator.sessions.conversation.messages import from_user
 from orchestrator.sessions.conversation.next_prompt import next_prompt
 from orchestrator.sessions.conversation.resolving import ModelLimits, ResolvedTurn
 from orchestrator.sessions.conversation.session import Session
@@ -21,6 +22,7 @@ from orchestrator.sessions.conversation.settings import ADAPTIVE, GenerationSett
 from orchestrator.sessions.conversation.turn_limits import FinishReason, TurnLimits
 from orchestrator.sessions.durability.payloads import (
     TurnPayload,
+    content_of,
     end_row,
     restored,
     resumable,
@@ -157,13 +159,13 @@ def ended_turn(
     rule = SamplingRule(seed=7, end_token_ids=(2,))
     speculation = SpeculationSettings()
     resolved = ResolvedTurn(RoundTerms(rule, speculation, LogprobRequest(1)), TurnLimits(50, 500), tells_origins=True)
-    prompt = next_prompt(session, content).tokens()
+    prompt = next_prompt(session, from_user(content)).tokens()
     before = len(session.tokens)
     shared = next(
         (i for i, (a, b) in enumerate(zip(session.tokens, prompt, strict=False)) if a != b), min(before, len(prompt))
     )
     begun = turn_row(session.turn_count + 1, ("r", b"f"), shared, prompt, TurnPayload(content, resolved, ""))
-    answer = session.begin_turn(prompt, rule, resolved.limits, content)
+    answer = session.begin_turn(prompt, rule, resolved.limits, from_user(content))
     record = TurnRecord(session.turn_count, TurnStarted("s", "r", 7, len(prompt)), tells_origins=True)
     if tokens:
         scores = [TokenLogprobs(token, -0.1, ((1, -0.3),)) for token in tokens]
@@ -190,7 +192,9 @@ def test_a_session_is_restored_as_it_was_with_all_its_turns(codec: Codec) -> Non
     assert said.system == "be brief"
     assert (again.tokens, again.messages, again.turn_count) == (session.tokens, session.messages, 4)
     assert (again.acceptance, again.clock) == (session.acceptance, session.clock)
-    assert next_prompt(again, "next").tokens() == next_prompt(session, "next").tokens(), "the end token is not doubled"
+    assert next_prompt(again, from_user("next")).tokens() == next_prompt(session, from_user("next")).tokens(), (
+        "the end token is not doubled"
+    )
     assert [record.turn for record in records] == [1, 2, 3, 4]
     reader = TurnReader(records[0])
     events = [reader.next(), reader.next(), reader.next()]
@@ -229,7 +233,9 @@ def test_all_of_a_turn_is_told(codec: Codec) -> None:
     session = Session("s", codec, WHEN)
     turn = told(ended_turn(codec, session, "hello", [30, 2]))
     assert (turn.turn, turn.request_id, turn.seed, turn.finish_reason) == (1, "r", 7, FinishReason.END_TOKEN)
-    assert turn.past.content == "hello" and list(turn.past.tokens) == [30, 2] and turn.past.ended_with_end_token
+    assert (
+        content_of(turn.past.said) == "hello" and list(turn.past.tokens) == [30, 2] and turn.past.ended_with_end_token
+    )
     assert turn.past.text == session.messages[-1].content
 
 

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from orchestrator.sessions.conversation.codec import Codec, Message, NoChatTemplateError
+from orchestrator.sessions.conversation.codec import Codec, NoChatTemplateError
 from orchestrator.sessions.conversation.detokenizer import Detokenizer, StopMatcher
+from orchestrator.sessions.conversation.messages import Message
 from slipstream.errors import InvalidFieldsError
 from slipstream.hosting.tokenizer_files import embedded_directory, load_tokenizer_files
 from tests.chat_templates import byte_tokenizer

@@ -12,7 +12,8 @@ from tokenizers.processors import TemplateProcessing
 
 from orchestrator.contract.tokens import MAX_RESPONSE_BYTES, answered, tokens_response
 from orchestrator.rounds.drafts import Drafts
-from orchestrator.sessions.conversation.codec import Codec, Message
+from orchestrator.sessions.conversation.codec import Codec
+from orchestrator.sessions.conversation.messages import Message
 from orchestrator.sessions.turns.pair import Conversation, Pair
 from orchestrator.sessions.turns.tokenizing import Tokenization, detokenize, tokenize
 from slipstream.errors import InvalidFieldsError

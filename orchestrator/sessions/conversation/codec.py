@@ -13,8 +13,9 @@ from tokenizers import Encoding, Tokenizer
 from tokenizers.decoders import DecodeStream
 
 from orchestrator.chat_templates.renderer import LONG_RENDERER, RENDERER
-from orchestrator.chat_templates.rendering import Rendered, RenderingError
+from orchestrator.chat_templates.rendering import Conversation, Rendered, RenderingError
 from orchestrator.errors import PromptTooLongError
+from orchestrator.sessions.conversation.messages import NO_OPTIONS, Message, TemplateOptions
 from orchestrator.sessions.conversation.token_spelling import token_bytes
 from slipstream.errors import FieldViolation, InvalidFieldsError, SlipstreamError
 from slipstream.reasons import Reason
@@ -32,24 +33,9 @@ class ChatTemplateBrokenError(SlipstreamError):
     reason = Reason.CHAT_TEMPLATE_BROKEN
 
 
-_AROUND = 32
-
 LONG = 50_000
 """Length in characters from which on texts have a queue of their own, so that shorter texts do not
 wait for them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """A message of a conversation; its role is ``system``, ``user`` or ``assistant``."""
-
-    role: str
-    content: str
-
-    @property
-    def length(self) -> int:
-        """Length in characters, with about those that a template puts around it."""
-        return len(self.content) + _AROUND
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,32 +165,50 @@ class Codec:
         """Return a token as it stands in rendered text, special tokens included."""
         return self.text_with_special_tokens([token])
 
-    def render(self, messages: Sequence[Message], clock: datetime, *, add_generation_prompt: bool = True) -> str:
+    def render(
+        self,
+        messages: Sequence[Message],
+        clock: datetime,
+        options: TemplateOptions = NO_OPTIONS,
+        *,
+        add_generation_prompt: bool = True,
+    ) -> str:
         """Render the conversation as `render_with_places` does, and return the text alone."""
-        return self.render_with_places(messages, clock, add_generation_prompt=add_generation_prompt).text
+        return self.render_with_places(messages, clock, options, add_generation_prompt=add_generation_prompt).text
 
     def render_with_places(
-        self, messages: Sequence[Message], clock: datetime, *, add_generation_prompt: bool = True
+        self,
+        messages: Sequence[Message],
+        clock: datetime,
+        options: TemplateOptions = NO_OPTIONS,
+        *,
+        add_generation_prompt: bool = True,
     ) -> Rendered:
         """Render the conversation as the model wants it, up to where its answer begins, or with
         ``add_generation_prompt`` False up to the end of the last message. The template takes
         ``clock`` for now.
 
         Blocks for as long as the template takes. NoChatTemplateError; ChatTemplateBrokenError;
-        PromptTooLongError; OverloadedError; InvalidFieldsError if the template refuses the messages
-        or leaves one out.
+        PromptTooLongError; OverloadedError; InvalidFieldsError if the template refuses the
+        messages, leaves one out, or does not read one of the ``options``.
         """
         if self._template is None:
             raise NoChatTemplateError("the model has no chat template; use Generate with a text or token prompt")
-        said = [(message.role, message.content) for message in messages]
-        renderer = LONG_RENDERER if sum(message.length for message in messages) > LONG else RENDERER
+        length = options.length + sum(message.length for message in messages)
+        conversation = Conversation(
+            [message.as_template_reads for message in messages],
+            self._special_tokens,
+            clock,
+            add_generation_prompt,
+            options.as_template_reads,
+        )
         try:
-            rendered = renderer.render(
-                self._template, said, self._special_tokens, clock, add_generation_prompt=add_generation_prompt
-            )
+            rendered = (LONG_RENDERER if length > LONG else RENDERER).render(self._template, conversation)
         except RenderingError as error:
             raise self._refusal(error) from error
         self._has_rendered = True
+        if rendered.unread:
+            raise InvalidFieldsError([_unread(name, messages) for name in rendered.unread])
         if rendered.left_out:
             what = "is left out by the model's chat template: the model would not read it"
             raise InvalidFieldsError(
@@ -238,6 +242,17 @@ class Codec:
         except NoChatTemplateError:
             return None
         return None
+
+
+def _unread(name: str, messages: Sequence[Message]) -> FieldViolation:
+    """Return the violation of what a chat template does not read."""
+    if name == "tools":
+        return FieldViolation("template_options.tools", "are not read by the model's chat template")
+    if name == "tool_calls":
+        index = next(index for index, message in enumerate(messages) if message.tool_calls)
+        return FieldViolation(f"messages[{index}].tool_calls", "are not read by the model's chat template")
+    what = f"must not have {name}: it is no variable of the model's chat template"
+    return FieldViolation("template_options.variables", what)
 
 
 def _cuts(tokenizer: Tokenizer) -> dict[int, str]:

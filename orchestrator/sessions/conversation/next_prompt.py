@@ -1,4 +1,4 @@
-"""The prompt of a user message: the ids of the rendered conversation. Generated tokens stay as they
+"""The prompt of new messages: the ids of the rendered conversation. Generated tokens stay as they
 were. Pure."""
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from orchestrator.sessions.conversation.codec import Codec, Encoded, Message
+from orchestrator.sessions.conversation.codec import Codec, Encoded
+from orchestrator.sessions.conversation.messages import NO_OPTIONS, Message, TemplateOptions
 from orchestrator.sessions.conversation.session import AnswerTokens, RenderedPrefix, Session
 
 _PIECE_SPACE = "▁"
@@ -21,27 +22,31 @@ _LEADING = 8
 
 @dataclass(slots=True)
 class NextPrompt:
-    """A user message after a session's others, from which its tokens can be made on any thread."""
+    """New messages after a session's others, from which its tokens can be made on any thread."""
 
     codec: Codec
     clock: datetime
     messages: tuple[Message, ...]
-    """The session's messages and the new one of the user, which is the last."""
-    answers: tuple[AnswerTokens, ...]
-    """The tokens of the assistant's messages, in their order."""
+    """The session's messages and the new ones, which are the last."""
+    answers: tuple[AnswerTokens | None, ...]
+    """The tokens of the assistant's messages, in their order. None if the caller wrote one."""
     before: Sequence[int]
     """The session's committed tokens."""
     turn_count: int
     """The number of turns that the session had begun when this was made."""
     last_rendered: RenderedPrefix | None = None
     """The prompt of the session's last turn, if this process has rendered it."""
+    new_count: int = 1
+    """Number of new messages."""
+    options: TemplateOptions = NO_OPTIONS
+    """Tools and variables that the chat template reads."""
     rendered: RenderedPrefix | None = None
     """The text of the prompt, once `tokens` has rendered it."""
 
     @property
     def length(self) -> int:
         """The length in characters."""
-        return sum(message.length for message in self.messages)
+        return self.options.length + sum(message.length for message in self.messages)
 
     def tokens(self) -> list[int]:
         """Return the committed tokens that the turn would start with.
@@ -51,26 +56,27 @@ class NextPrompt:
         While the template only appends, all tokens before the last answer stay as they were, too.
         """
         messages = self._rendered_messages()
-        whole = self.codec.render_with_places(messages, self.clock)
+        whole = self.codec.render_with_places(messages, self.clock, self.options)
         rendered = whole.text
         self.rendered = _prefix(rendered, len(rendered))
-        if len(messages) > 1 and messages[-2].role == "assistant":
-            start = self._start_of_answer(rendered, messages)
+        earlier = messages[: -self.new_count]
+        if earlier and earlier[-1].role == "assistant":
+            start = self._start_of_answer(rendered, earlier[:-1])
             appended = None if start is None else self._appended(rendered, start)
             if appended is not None:
                 return appended
         return self._replaced(self.codec.encode_with_places(rendered), messages, whole.places)
 
-    def _start_of_answer(self, rendered: str, messages: Sequence[Message]) -> int | None:
-        """Return where the last answer begins: the length of the last turn's rendered prompt. None
-        if the template changed that prompt.
+    def _start_of_answer(self, rendered: str, before: Sequence[Message]) -> int | None:
+        """Return where the last answer begins: the length of the last turn's rendered prompt, which
+        has the messages ``before`` it. None if the template changed that prompt.
 
         The prompt is rendered again only if this process has not rendered it for the last turn.
         """
         last = self.last_rendered
         if last is not None:
             return last.length if _prefix(rendered, last.length) == last else None
-        earlier = self.codec.render(messages[:-2], self.clock)
+        earlier = self.codec.render(before, self.clock, self.options)
         return len(earlier) if rendered.startswith(earlier) else None
 
     def _rendered_messages(self) -> list[Message]:
@@ -78,15 +84,17 @@ class NextPrompt:
         answers = iter(self.answers)
         return [self._without_end(m, next(answers)) if m.role == "assistant" else m for m in self.messages]
 
-    def _without_end(self, message: Message, said: AnswerTokens) -> Message:
-        if not (said.ended_with_end_token and said.tokens):
+    def _without_end(self, message: Message, said: AnswerTokens | None) -> Message:
+        if said is None or not (said.ended_with_end_token and said.tokens):
             return message
         return Message(message.role, message.content.removesuffix(self.codec.token_text(said.tokens[-1])))
 
     def _appended(self, rendered: str, start: int) -> list[int] | None:
         """Return the tokens so far and what follows. The last answer begins at ``start``; None if
         no token begins there."""
-        generated = self.answers[-1].tokens
+        last = self.answers[len([said for said in self.messages[: -self.new_count] if said.role == "assistant"]) - 1]
+        assert last is not None, "a session ends with an answer"
+        generated = last.tokens
         prompt = self.before[: len(self.before) - len(generated)]
         tail = self.codec.encode_with_places(rendered, self.codec.cut_before(rendered, start, prompt))
         kept, follows = _matched_tokens(self.codec, tail, start, generated)
@@ -104,7 +112,7 @@ class NextPrompt:
         ]
         for said, (message, place) in zip(self.answers, at_places, strict=True):
             content = message.content.strip()
-            if place is None or not content or not whole.text.startswith(content, place):
+            if said is None or place is None or not content or not whole.text.startswith(content, place):
                 continue
             first, follows, kept = self._place(whole, place, message, said)
             if follows is not None and first is not None and first >= done:
@@ -124,18 +132,20 @@ class NextPrompt:
         return whole.border(start), follows if kept else None, kept
 
 
-def next_prompt(session: Session, content: str) -> NextPrompt:
-    """Return the prompt of a session's next turn with this user message. It holds as long as no
-    other turn begins."""
-    messages = (*session.messages, Message("user", content))
+def next_prompt(session: Session, said: Sequence[Message]) -> NextPrompt:
+    """Return the prompt of a session's next turn with these new messages, of which there is at
+    least one. It holds as long as no other turn begins."""
+    written = (None for message in said if message.role == "assistant")
     return NextPrompt(
         session.codec,
         session.clock,
-        messages,
-        tuple(session.answers),
+        (*session.messages, *said),
+        (*session.answers, *written),
         session.tokens,
         session.turn_count,
         session.rendered,
+        len(said),
+        session.options,
     )
 
 

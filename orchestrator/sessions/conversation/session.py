@@ -13,8 +13,9 @@ from datetime import datetime
 from typing import NamedTuple
 
 from orchestrator.errors import AcceptanceFixedError, SessionBusyError
-from orchestrator.sessions.conversation.codec import Codec, Message
+from orchestrator.sessions.conversation.codec import Codec
 from orchestrator.sessions.conversation.detokenizer import Detokenizer
+from orchestrator.sessions.conversation.messages import NO_OPTIONS, Message, TemplateOptions
 from orchestrator.sessions.conversation.turn_limits import (
     ENDED_WITH_END_TOKEN,
     Commit,
@@ -124,6 +125,7 @@ class Snapshot(NamedTuple):
 
     tokens: list[int]
     messages: list[Message]
+    answers: list[AnswerTokens | None]
     acceptance: Acceptance | None
     rendered: RenderedPrefix | None
 
@@ -131,15 +133,23 @@ class Snapshot(NamedTuple):
 class Session:
     """One conversation. Its committed ``tokens`` are the only state that its text depends on."""
 
-    def __init__(self, session_id: str, codec: Codec, clock: datetime, system: str | None = None) -> None:
+    def __init__(
+        self,
+        session_id: str,
+        codec: Codec,
+        clock: datetime,
+        system: str | None = None,
+        options: TemplateOptions = NO_OPTIONS,
+    ) -> None:
         """``clock`` is the time that the chat template reads in all turns: a prompt must not depend
-        on the day."""
+        on the day. ``options`` are what it reads besides the messages."""
         self.id = session_id
         self.codec = codec
         self.clock = clock
+        self.options = options
         self.messages = [] if system is None else [Message("system", system)]
-        self.answers: list[AnswerTokens] = []
-        """The tokens of the assistant's messages, in their order."""
+        self.answers: list[AnswerTokens | None] = []
+        """The tokens of the assistant's messages, in their order. None if the caller wrote one."""
         self.tokens: list[int] = []
         self.turn_count = 0
         """Number of turns begun, undone ones included: a number always means the same turn."""
@@ -155,12 +165,12 @@ class Session:
         prompt: list[int],
         rule: SamplingRule,
         limits: TurnLimits,
-        content: str | None = None,
+        said: Sequence[Message] = (),
         rendered: RenderedPrefix | None = None,
     ) -> Answer:
         """Start a turn on a prompt that includes everything before it.
 
-        ``content`` is the user message, if there is one, and ``rendered`` the text of the prompt.
+        ``said`` are the new messages, and ``rendered`` is the text of the prompt.
         SessionBusyError if a turn is running; AcceptanceFixedError if earlier turns had the other
         acceptance.
         """
@@ -170,12 +180,11 @@ class Session:
             raise AcceptanceFixedError(
                 f"session {self.id} began with acceptance {self.acceptance.name} and keeps it", session_id=self.id
             )
-        self._snapshot = Snapshot(self.tokens, list(self.messages), self.acceptance, self.rendered)
+        self._snapshot = Snapshot(self.tokens, list(self.messages), list(self.answers), self.acceptance, self.rendered)
         self.acceptance = rule.acceptance
         self.tokens = list(prompt)
         self.rendered = rendered
-        if content is not None:
-            self.messages.append(Message("user", content))
+        self._add_messages(said)
         self.turn_count += 1
         self.answer = Answer(self, len(prompt), rule, limits)
         return self.answer
@@ -185,7 +194,7 @@ class Session:
         assert self.answer is not None and self._snapshot is not None, "no turn is running"
         answer, self.answer = self.answer, None
         if answer.generated_count == 0:
-            self.tokens, self.messages, self.acceptance, self.rendered = self._snapshot
+            self.tokens, self.messages, self.answers, self.acceptance, self.rendered = self._snapshot
         else:
             self._add_answer(
                 answer.text, self.tokens[answer.prompt_length :], answer.finish_reason in ENDED_WITH_END_TOKEN
@@ -198,11 +207,14 @@ class Session:
         if not past.tokens:  # it was undone
             return
         self.tokens = [*self.prompt_of(past.shared_count, past.prompt), *past.tokens]
-        if past.content is not None:
-            self.messages.append(Message("user", past.content))
+        self._add_messages(past.said)
         self._add_answer(past.text, past.tokens, past.ended_with_end_token)
         self.acceptance = past.acceptance
         self.rendered = None
+
+    def _add_messages(self, said: Sequence[Message]) -> None:
+        self.messages += said
+        self.answers += [None for message in said if message.role == "assistant"]
 
     def _add_answer(self, text: str, tokens: Sequence[int], ended_with_end_token: bool) -> None:
         self.messages.append(Message("assistant", text))

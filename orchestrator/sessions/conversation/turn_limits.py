@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from orchestrator.sessions.conversation.messages import Message
 from slipstream.sampling.rule import Acceptance
 
 
@@ -60,8 +61,8 @@ class PastTurn:
     """Number of prompt tokens that the session had before the turn."""
     prompt: Sequence[int]
     """The other tokens of the prompt."""
-    content: str | None
-    """The user's message; None if the turn had none."""
+    said: Sequence[Message]
+    """The messages that it answered; none if its prompt had none."""
     tokens: Sequence[int]
     """Generated tokens."""
     text: str

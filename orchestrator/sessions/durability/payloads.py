@@ -18,6 +18,7 @@ from orchestrator.errors import UnreadableError
 from orchestrator.peers.model_info import ModelInfo
 from orchestrator.rounds.result import Origin
 from orchestrator.sessions.conversation.codec import Codec
+from orchestrator.sessions.conversation.messages import NO_OPTIONS, Message, TemplateOptions, from_user
 from orchestrator.sessions.conversation.resolving import ModelLimits, ResolvedTurn
 from orchestrator.sessions.conversation.session import ANOTHER_PROMPT, Session, common_prefix_length
 from orchestrator.sessions.conversation.settings import GenerationSettings
@@ -45,9 +46,10 @@ class SessionPayload:
     clock: datetime
     settings: GenerationSettings
     metadata: dict[str, str] = field(default_factory=dict)
-    system_changed_after: int = 0
-    """The last turn of another session that this one begins with, if its system message is not
-    that session's. 0: none."""
+    options: TemplateOptions = NO_OPTIONS
+    prompt_changed_after: int = 0
+    """The last turn of another session that this one begins with, if its system message or options
+    are not that session's. 0: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ class TurnPayload:
     """The payload of a turn's row: what the turn runs under."""
 
     content: str | None
+    """The user's message of a turn that answers it alone, as all did once."""
     resolved: ResolvedTurn
     traceparent: str
     """The request's traceparent, so that a resumed turn shows in the same trace."""
@@ -65,6 +68,28 @@ class TurnPayload:
     """Text that the caller keeps with the turn."""
     created: float | None = None
     """When the turn began, in seconds since the epoch."""
+    messages: tuple[Message, ...] = ()
+    """The messages of a turn that answers others."""
+
+    @classmethod
+    def of(
+        cls,
+        said: Sequence[Message],
+        resolved: ResolvedTurn,
+        traceparent: str,
+        settings: GenerationSettings | None = None,
+        note: str = "",
+        created: float | None = None,
+    ) -> TurnPayload:
+        """Return the payload of a turn that answers these messages."""
+        content = content_of(said)
+        messages = () if content is not None else tuple(said)
+        return cls(content, resolved, traceparent, settings, note, created, messages)
+
+    @property
+    def said(self) -> tuple[Message, ...]:
+        """The messages that the turn answers."""
+        return self.messages if self.content is None else from_user(self.content)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +122,11 @@ class EndPayload:
     stop_string: str | None = None
 
 
+def content_of(said: Sequence[Message]) -> str | None:
+    """Return the content of a single message of a user; None if the messages are others."""
+    return said[0].content if len(said) == 1 and said[0].role == "user" else None
+
+
 _SESSION, _TURN, _END = TypeAdapter(SessionPayload), TypeAdapter(TurnPayload), TypeAdapter(EndPayload)
 
 
@@ -118,7 +148,8 @@ def session_payload(
     session: Session, system: str | None, settings: GenerationSettings, metadata: Mapping[str, str] = _NO_METADATA
 ) -> str:
     """Return the payload of a new session's row."""
-    return _SESSION.dump_json(SessionPayload(system, session.clock, settings, dict(metadata))).decode()
+    payload = SessionPayload(system, session.clock, settings, dict(metadata), session.options)
+    return _SESSION.dump_json(payload).decode()
 
 
 def new_session_row(
@@ -162,17 +193,22 @@ def fork_row(
     *,
     after_turn: int,
     system: str | None,
+    options: TemplateOptions | None,
 ) -> SessionRow:
     """Return the row of a new session that begins like ``source`` after a turn, as
     `new_session_row`.
 
     ``system`` takes the place of the other's system message; an empty one is none, and None leaves
-    it.
+    it. ``options`` take the place of the other's unless they are None.
     """
     moment = round(created * 1e6)
-    said = session_payload_of(source)
-    if system is not None and (system or None) != said.system:
-        said = replace(said, system=system or None, system_changed_after=after_turn)
+    before = said = session_payload_of(source)
+    if system is not None:
+        said = replace(said, system=system or None)
+    if options is not None:
+        said = replace(said, options=options)
+    if said != before:
+        said = replace(said, prompt_changed_after=after_turn)
     return replace(
         source,
         id=session_id,
@@ -292,7 +328,7 @@ def restored(
     UnreadableError.
     """
     said = session_payload_of(row)
-    session, records = Session(row.id, codec, said.clock, said.system), []
+    session, records = Session(row.id, codec, said.clock, said.system, said.options), []
     for stored in turns:
         if stored.end is None:
             continue
@@ -301,7 +337,7 @@ def restored(
         records.append(_record(row.id, stored, begun, end))
         session.replay_turn(_past(stored, begun, end))
     answered = [stored.begun.turn for stored in turns if stored.end is not None and stored.end.tokens]
-    if answered and answered[-1] <= said.system_changed_after:
+    if answered and answered[-1] <= said.prompt_changed_after:
         session.rendered = ANOTHER_PROMPT
     return session, said, records
 
@@ -311,7 +347,7 @@ def _past(stored: StoredTurn, begun: TurnPayload, end: EndPayload) -> PastTurn:
     return PastTurn(
         stored.begun.shared_count,
         tokens_of(stored.begun.prompt),
-        begun.content,
+        begun.said,
         tokens_of(stored.end.tokens),
         "".join(end.texts) + end.text,
         begun.resolved.terms.rule.acceptance,

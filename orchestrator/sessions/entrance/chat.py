@@ -25,6 +25,7 @@ from orchestrator.errors import (
 )
 from orchestrator.sessions.admission.demand import AdmissionWait
 from orchestrator.sessions.admission.principal import Principal
+from orchestrator.sessions.conversation.messages import NO_OPTIONS
 from orchestrator.sessions.conversation.settings import GenerationSettings
 from orchestrator.sessions.durability.loaded import SessionRecord, session_not_found
 from orchestrator.sessions.entrance.chat_commands import (
@@ -198,7 +199,12 @@ class ChatStream:
             self._record = await self._sessions.create(command.session)
             return SessionOpened(self._record)
         asked = command.session
-        given = (("system", asked.system), ("template_time", asked.clock), ("metadata", asked.metadata or None))
+        given = (
+            ("system", asked.system),
+            ("template_time", asked.clock),
+            ("metadata", asked.metadata or None),
+            ("template_options", None if asked.options == NO_OPTIONS else asked.options),
+        )
         for name, value in given:
             if value is not None:
                 what = "must not be set when a session is resumed: it has its own"

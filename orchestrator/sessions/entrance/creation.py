@@ -8,6 +8,8 @@ from dataclasses import replace
 
 from orchestrator.errors import SessionMovedError, TurnNotFoundError
 from orchestrator.sessions.admission.principal import Principal
+from orchestrator.sessions.conversation.messages import NO_OPTIONS, from_user
+from orchestrator.sessions.conversation.next_prompt import next_prompt
 from orchestrator.sessions.conversation.session import Session
 from orchestrator.sessions.durability.eviction import Eviction
 from orchestrator.sessions.durability.loaded import LoadedSessions, SessionRecord, session_not_found
@@ -58,8 +60,11 @@ class Creation:
         pair = self._served.pair
         pair.check_length(len(new.system or ""), "system")
         await pair.check(new.settings, new.caller)
+        clock = new.clock or self._loaded.now()
+        session = Session(secrets.token_hex(8), pair.codec, clock, new.system, new.options)
+        if new.options != NO_OPTIONS:
+            await self._check_options(session)
         self._tasks.refuse_while_draining()
-        session = Session(secrets.token_hex(8), pair.codec, new.clock or self._loaded.now(), new.system)
         now, owner_id = self._loaded.now().timestamp(), self._ownership.me.id
         row = new_session_row(
             session,
@@ -90,11 +95,20 @@ class Creation:
         last = last if after_turn is None else after_turn
         now = self._loaded.now().timestamp()
         row = fork_row(
-            source, secrets.token_hex(8), self._ownership.me.id, name, now, after_turn=last, system=asked.system
+            source,
+            secrets.token_hex(8),
+            self._ownership.me.id,
+            name,
+            now,
+            after_turn=last,
+            system=asked.system,
+            options=asked.options,
         )
         nameless = [replace(stored, begun=replace(stored.begun, request_id="")) for stored in ended]
         copied = [stored for stored in nameless if stored.begun.turn <= last]
         forked = (await rebuild_session(row, copied, self._served.pair)).record
+        if asked.options is not None:
+            await self._check_options(forked.session)
         forked.stored.row = row = row_with_counts(row, forked.session)
         try:
             written = await self._tasks.run_to_completion(
@@ -104,6 +118,11 @@ class Creation:
             await self._eviction.evict_moved_session(record)
             raise
         return (await self._eviction.loaded_of_request(name, written))[0]
+
+    async def _check_options(self, session: Session) -> None:
+        """Refuse options that the chat template does not read, now rather than with the next
+        message. Raises what `Pair.encode` raises."""
+        await self._served.pair.encode(next_prompt(session, from_user("Hello")), session.clock)
 
     async def known_fork(self, name: RequestName, caller: Principal) -> SessionRecord | None:
         """Return the fork that a request has created before; None if there is none."""

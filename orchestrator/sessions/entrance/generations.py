@@ -126,7 +126,7 @@ class Generations:
         pair, now = self._served.pair, self._loaded.now().timestamp()
         records = [self._record_of_choice(generation, pair, clock, now, index) for index in range(count)]
         choices = [resolved_choice(resolved, index) for index in range(count)]
-        payloads = [TurnPayload(None, choice, traceparent_of(parent)) for choice in choices]
+        payloads = [TurnPayload.of((), choice, traceparent_of(parent)) for choice in choices]
         rows = await self._write_choices(records, prompt, payloads, name)
         if rows and rows[0].id != records[0].session.id:
             return [record.turns.get(1) for record in await self._eviction.loaded_of_request(name, rows)]
@@ -135,7 +135,7 @@ class Generations:
             self._loaded.add(record)
             after, predicting = turns[0] if turns else None, choice.predicting(prediction)
             turns.append(
-                self._starter.start_turn(record, prompt, predicting, name.id, parent, permit, content=None, after=after)
+                self._starter.start_turn(record, prompt, predicting, name.id, parent, permit, said=(), after=after)
             )
         return turns
 

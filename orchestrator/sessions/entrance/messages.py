@@ -22,7 +22,6 @@ from orchestrator.sessions.turns.predictions import prediction_of
 from orchestrator.sessions.turns.tasks import TurnTasks
 from orchestrator.sessions.turns.turn_record import TurnRecord
 from orchestrator.store.rows import Counts
-from slipstream.errors import FieldViolation, InvalidFieldsError
 from slipstream.telemetry.tracing import traceparent_of
 
 
@@ -65,11 +64,9 @@ class Messages:
             return known
         self._tasks.refuse_while_draining()
         pair, session = self._served.pair, record.session
-        if not message.content:
-            raise InvalidFieldsError([FieldViolation("content", "must not be empty")])
         settings = message.settings.over(stream_settings).over(record.stored.settings)
         _refuse_if_busy(record, session.turn_count)
-        following = next_prompt(session, message.content)
+        following = next_prompt(session, message.said)
         prompt = await pair.encode(following, session.clock)
         await pair.check_structure(settings, message.caller)
         resolved = pair.resolve_settings(settings, len(prompt), acceptance=session.acceptance)
@@ -111,9 +108,7 @@ class Messages:
         resolved = self._served.pair.resolve_settings(settings, len(prompt), acceptance=session.acceptance)
         self._loaded.touch(record)
         created = self._loaded.now().timestamp()
-        payload = TurnPayload(
-            message.content, resolved, traceparent_of(parent), settings=settings, note=message.note, created=created
-        )
+        payload = TurnPayload.of(message.said, resolved, traceparent_of(parent), settings, message.note, created)
         try:
             await self._write_turn(record, message, prompt, payload)
         except SessionMovedError:
@@ -126,7 +121,7 @@ class Messages:
             message.name.id,
             parent,
             permit,
-            content=message.content,
+            said=message.said,
             rendered=following.rendered,
         )
         record.requests.remember(message.name, turn.turn)
@@ -142,7 +137,9 @@ class Messages:
             return
         turn = next_turn_row(session, prompt, payload, message.name)
         row = stored.row_for(target_of(self._served.pair.target))
-        counts = Counts(round(stored.last_active * 1e6), turn.turn, len(prompt), len(session.messages) + 1)
+        counts = Counts(
+            round(stored.last_active * 1e6), turn.turn, len(prompt), len(session.messages) + len(message.said)
+        )
         await self._persistence.begin_turn(stored, session, row, turn, counts)
 
 

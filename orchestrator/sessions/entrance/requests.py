@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Protocol
 
 from orchestrator.sessions.admission.principal import ANONYMOUS, Principal
+from orchestrator.sessions.conversation.messages import NO_OPTIONS, Message, TemplateOptions
 from orchestrator.sessions.conversation.settings import GenerationSettings
 from orchestrator.sessions.turns.pair import Prompt
 from orchestrator.sessions.turns.request_names import NAMELESS, RequestName
@@ -26,6 +27,7 @@ class NewSession:
     name: RequestName = NAMELESS
     caller: Principal = ANONYMOUS
     metadata: Mapping[str, str] = field(default_factory=dict)
+    options: TemplateOptions = NO_OPTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +36,21 @@ class Fork:
     one.
 
     ``system`` takes the place of the other's system message; an empty one is none, and None leaves
-    it.
+    it. ``options`` take the place of the other's unless they are None.
     """
 
     after_turn: int | None = None
     system: str | None = None
     name: RequestName = NAMELESS
+    options: TemplateOptions | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class UserMessage:
-    """A request to start a turn. Its ``settings`` are for this turn only."""
+    """A request to start a turn that answers messages. Its ``settings`` are for this turn only."""
 
-    content: str
+    said: tuple[Message, ...]
+    """At least one message. The last is a user's or a tool's."""
     settings: GenerationSettings = _NO_SETTINGS
     name: RequestName = NAMELESS
     caller: Principal = ANONYMOUS
@@ -56,8 +60,8 @@ class UserMessage:
 
     @property
     def length(self) -> int:
-        """Characters of the message, and characters or tokens of its prediction."""
-        return len(self.content) + len(self.prediction or ())
+        """Characters of the messages, and characters or tokens of the prediction."""
+        return sum(message.own_length for message in self.said) + len(self.prediction or ())
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from orchestrator.rounds.session import SessionRounds
 from orchestrator.sessions.admission.admission import Admission
 from orchestrator.sessions.admission.demand import AdmissionPermit, Demand, releasing_unused
 from orchestrator.sessions.admission.principal import Principal
+from orchestrator.sessions.conversation.messages import Message
 from orchestrator.sessions.conversation.resolving import ResolvedTurn
 from orchestrator.sessions.conversation.session import RenderedPrefix, common_prefix_length
 from orchestrator.sessions.durability.loaded import LoadedSessions, SessionRecord
@@ -67,7 +68,7 @@ class TurnStarter:
         parent: Context,
         permit: AdmissionPermit,
         *,
-        content: str | None,
+        said: Sequence[Message],
         rendered: RenderedPrefix | None = None,
         after: TurnRecord | None = None,
         told: Sequence[int] = (),
@@ -82,7 +83,7 @@ class TurnStarter:
         shared = common_prefix_length(session.tokens, prompt)
         lost = len(session.tokens) - shared
         rule = resolved.terms.rule
-        answer = session.begin_turn(list(prompt), rule, resolved.limits, content, rendered)
+        answer = session.begin_turn(list(prompt), rule, resolved.limits, said, rendered)
         pair.rounds.begin_turn(record.rounds, shared, recompute=resolved.wants_prompt_logprobs)
         started = TurnStarted(session.id, request_id, rule.seed, len(prompt))
         turn_record = TurnRecord(
@@ -96,7 +97,7 @@ class TurnStarter:
         writer = _Writer(self, record, turn_record, writes_ahead=rule.draws_ratios)
         record.stored.noted_count = turn_record.token_count
         record.stored.notes_progress = resolved.tells_tokens_only and not writer.writes_ahead
-        shown = content if content is not None else session.codec.decode(prompt) if self._watcher.shows_text else None
+        shown = said[-1].content if said else session.codec.decode(prompt) if self._watcher.shows_text else None
         watch = self._watcher.begin_turn(
             TurnBegun(
                 pair.target.name,
@@ -151,7 +152,7 @@ class TurnStarter:
                 stored.begun.request_id,
                 context_of(begun.traceparent),
                 permit,
-                content=begun.content,
+                said=begun.said,
                 after=after,
                 told=tokens_of(stored.tokens),
             )

@@ -14,7 +14,8 @@ from orchestrator.rounds.drafts import Drafts
 from orchestrator.rounds.rounds import Rounds
 from orchestrator.rounds.session import SessionRounds
 from orchestrator.sessions.admission.principal import Principal
-from orchestrator.sessions.conversation.codec import Codec, Message
+from orchestrator.sessions.conversation.codec import Codec
+from orchestrator.sessions.conversation.messages import NO_OPTIONS, Message, TemplateOptions
 from orchestrator.sessions.conversation.resolving import (
     ModelLimits,
     ResolvedTurn,
@@ -30,16 +31,17 @@ from slipstream.structures.trials import StructureTrials
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Messages for the model's chat template; a generation's end with a user's."""
+    """Messages for the model's chat template; a generation's end with a user's or a tool's."""
 
     messages: tuple[Message, ...]
     add_generation_prompt: bool = True
     """True to end the prompt with what opens the model's answer."""
+    options: TemplateOptions = NO_OPTIONS
 
     @property
     def length(self) -> int:
         """Length in characters."""
-        return sum(message.length for message in self.messages)
+        return self.options.length + sum(message.length for message in self.messages)
 
 
 Prompt = str | tuple[int, ...] | Conversation
@@ -51,7 +53,11 @@ class SessionPrompt(Protocol):
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """The session's messages and the new one of the user, which is the last."""
+        """The session's messages and the new ones, which are the last."""
+
+    @property
+    def new_count(self) -> int:
+        """Number of new messages."""
 
     @property
     def length(self) -> int:
@@ -203,7 +209,10 @@ class Pair:
 
     def _encode_conversation(self, conversation: Conversation, clock: datetime) -> list[int]:
         rendered = self.codec.render(
-            conversation.messages, clock, add_generation_prompt=conversation.add_generation_prompt
+            conversation.messages,
+            clock,
+            conversation.options,
+            add_generation_prompt=conversation.add_generation_prompt,
         )
         return self.codec.encode_rendered(rendered)
 
@@ -213,15 +222,27 @@ _ALL_MESSAGES = FieldViolation("messages", "")
 
 def _placed(violation: FieldViolation, prompt: str | Conversation | SessionPrompt) -> FieldViolation:
     """Return a violation in a conversation's messages by the path of the caller's field."""
-    if isinstance(prompt, Conversation):
-        return FieldViolation(f"conversation.{violation.field}", violation.description)
-    if not isinstance(prompt, str):
-        last = len(prompt.messages) - 1
-        places = {"messages": "content", f"messages[{last}].content": "content"}
-        if prompt.messages[0].role == "system":
-            places["messages[0].content"] = "system"
-        return FieldViolation(places.get(violation.field, violation.field), violation.description)
-    return violation
+    if isinstance(prompt, str) or not violation.field.startswith("messages"):
+        return violation
+    field = f"conversation.{violation.field}" if isinstance(prompt, Conversation) else _of_session(violation, prompt)
+    return FieldViolation(field, violation.description)
+
+
+def _of_session(violation: FieldViolation, prompt: SessionPrompt) -> str:
+    """Return the caller's field. A single message of a user is a ``content``. Several are
+    ``messages``, counted from the first new one, and those before are the session's."""
+    first = len(prompt.messages) - prompt.new_count
+    new = prompt.messages[first:]
+    name, dot, rest = violation.field.partition(".")
+    index = name.removeprefix("messages[").removesuffix("]")
+    if index == "0" and first and prompt.messages[0].role == "system":
+        return "system"
+    if len(new) == 1 and new[0].role == "user":
+        return "content" if index in ("messages", str(first)) else violation.field
+    if index == "messages":
+        return violation.field
+    at = int(index)
+    return f"session.messages[{at}]{dot}{rest}" if at < first else f"messages[{at - first}]{dot}{rest}"
 
 
 class ServedPair:

@@ -19,8 +19,9 @@ from slipstream.client.aio.session import AsyncSession
 from slipstream.client.aio.watcher import AsyncWatcher
 from slipstream.client.attempts import Contact
 from slipstream.client.identity import call_metadata
+from slipstream.client.messages import Message, Said, TemplateOptions
 from slipstream.client.results import Result, Tokens
-from slipstream.client.sessions import Message, SessionInfo, exported
+from slipstream.client.sessions import SessionInfo, exported
 from slipstream.client.settings import Settings
 from slipstream.client.watching import Watching
 from slipstream.rpc.status import PeerError
@@ -113,19 +114,23 @@ class AsyncClient:
 
     async def answer(
         self,
-        messages: Sequence[tuple[str, str]],
+        messages: Sequence[Said],
         settings: Settings | None = None,
         request_id: str | None = None,
         *,
         template_time: datetime | None = None,
+        template_options: TemplateOptions | None = None,
         prediction: str | Sequence[int] | None = None,
         choice_count: int = 1,
         timeout: float | None = None,
     ) -> AsyncReply:
-        """Answer a conversation of (role, content) pairs, without a session. ``template_time`` is
-        the time that the chat template sees. ``prediction`` and ``choice_count`` are as in
-        `generate`."""
-        request = requests.answer(messages, settings, template_time, request_id, choice_count, prediction)
+        """Answer a conversation, without a session. Its messages are `Message` objects or (role,
+        content) pairs. ``template_time`` is the time that the chat template sees, and
+        ``template_options`` are the tools and variables that it reads. ``prediction`` and
+        ``choice_count`` are as in `generate`."""
+        request = requests.answer(
+            messages, settings, template_time, request_id, choice_count, prediction, template_options
+        )
         return self._reply(request, timeout)
 
     async def chat(
@@ -135,6 +140,7 @@ class AsyncClient:
         system: str | None = None,
         settings: Settings | None = None,
         template_time: datetime | None = None,
+        template_options: TemplateOptions | None = None,
         metadata: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> AsyncSession:
@@ -142,14 +148,21 @@ class AsyncClient:
         has expired.
 
         ``metadata`` is kept with a new session, as in `create_session`. For a resumed session,
-        ``settings`` lie over its own and under a message's, and ``system``, ``template_time`` and
-        ``metadata`` must be left out. The session uses SendMessage and WatchTurn rather
-        than the Chat stream: no stream stays open between messages, and a lost one is watched on.
-        The Chat stream is at ``stub.Chat``.
+        ``settings`` lie over its own and under a message's, and ``system``, ``template_time``,
+        ``template_options`` and ``metadata`` must be left out. The session uses SendMessage and
+        WatchTurn rather than the Chat stream: no stream stays open between messages, and a lost one
+        is watched on. The Chat stream is at ``stub.Chat``.
         """
         if session_id is None:
-            return await self.create_session(system, settings, template_time, metadata=metadata, timeout=timeout)
-        requests.check_resumed(system, template_time, metadata)
+            return await self.create_session(
+                system,
+                settings,
+                template_time,
+                template_options=template_options,
+                metadata=metadata,
+                timeout=timeout,
+            )
+        requests.check_resumed(system, template_time, metadata, template_options)
         return await self._session(session_id, settings, timeout)
 
     async def create_session(
@@ -159,16 +172,18 @@ class AsyncClient:
         template_time: datetime | None = None,
         request_id: str | None = None,
         *,
+        template_options: TemplateOptions | None = None,
         metadata: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> AsyncSession:
-        """Create a session to send messages to. ``settings`` are those of all its turns.
+        """Create a session to send messages to. ``settings`` are those of all its turns, and so are
+        ``template_options``, the tools and variables that the chat template reads.
         ``metadata`` is kept with it, such as a title: at most 16 entries.
 
         The same ``request_id`` again gives the session that is there. It is unique among all
         requests of one token, its users' together. Left out, it is random.
         """
-        request = requests.create_session(system, settings, template_time, request_id, metadata)
+        request = requests.create_session(system, settings, template_time, request_id, metadata, template_options)
         created = await self._connection.call(self.stub.CreateSession, request, self._connection.attempts(timeout))
         return AsyncSession(self._connection, SessionInfo.from_message(created.session))
 
@@ -195,12 +210,13 @@ class AsyncClient:
         request_id: str | None = None,
         *,
         system: str | None = None,
+        template_options: TemplateOptions | None = None,
         timeout: float | None = None,
     ) -> AsyncSession:
         """Create a session that begins as another one is after ``after_turn``, which has ended.
         None: after its last turn. ``system`` takes the place of the other's system message; an
-        empty text is none."""
-        request = requests.fork_session(session_id, after_turn, request_id, system)
+        empty text is none. ``template_options`` take the place of the other's."""
+        request = requests.fork_session(session_id, after_turn, request_id, system, template_options)
         forked = await self._connection.call(self.stub.ForkSession, request, self._connection.attempts(timeout))
         return AsyncSession(self._connection, SessionInfo.from_message(forked.session))
 
@@ -243,23 +259,29 @@ class AsyncClient:
 
     async def tokenize(
         self,
-        prompt: str | Sequence[tuple[str, str]],
+        prompt: str | Sequence[Said],
         *,
         add_special_tokens: bool | None = None,
         add_generation_prompt: bool | None = None,
         template_time: datetime | None = None,
+        template_options: TemplateOptions | None = None,
         token_strings: bool = False,
         timeout: float | None = None,
     ) -> Tokens:
-        """Return the tokens of a raw text, or of a conversation of (role, content) pairs: those
-        that `generate` and `answer` would give the model.
+        """Return the tokens of a raw text, or of a conversation: those that `generate` and `answer`
+        would give the model.
 
         ``add_special_tokens`` is for a text. False leaves out the special tokens that the tokenizer
-        puts around it. ``add_generation_prompt`` and ``template_time`` are for a conversation.
-        False ends it with its last message, so that no answer follows.
+        puts around it. ``add_generation_prompt``, ``template_time`` and ``template_options``
+        are for a conversation. False ends it with its last message, so that no answer follows.
         """
         request = requests.tokenize(
-            prompt, add_special_tokens, add_generation_prompt, template_time, token_strings=token_strings
+            prompt,
+            add_special_tokens,
+            add_generation_prompt,
+            template_time,
+            template_options,
+            token_strings=token_strings,
         )
         attempts = self._connection.attempts(timeout)
         return Tokens.from_message(await self._connection.call(self.stub.Tokenize, request, attempts))

@@ -11,7 +11,8 @@ from slipstream.client.aio.event_loop import AsyncLock
 from slipstream.client.aio.reply import AsyncReply
 from slipstream.client.aio.watcher import AsyncWatcher
 from slipstream.client.ending import SUCCESSION_SECONDS
-from slipstream.client.sessions import Message, SessionInfo
+from slipstream.client.messages import Message, Said
+from slipstream.client.sessions import SessionInfo
 from slipstream.client.settings import Settings
 from slipstream.client.watching import Watching
 from slipstream.errors import Code
@@ -49,7 +50,7 @@ class AsyncSession:
 
     async def send(
         self,
-        content: str,
+        content: str | Sequence[Said],
         settings: Settings | None = None,
         request_id: str | None = None,
         *,
@@ -57,7 +58,8 @@ class AsyncSession:
         note: str = "",
         timeout: float | None = None,
     ) -> AsyncReply:
-        """Send a user message. ``timeout`` is for the whole turn, which ends when it has passed.
+        """Send a user message, or several messages, such as the results of tools, of which the last
+        is a user's or a tool's. ``timeout`` is for the whole turn, which ends when it has passed.
 
         A reply of this session that was not read to its end is closed first. With the
         ``request_id`` of an earlier message, and the same content, the reply is that message's

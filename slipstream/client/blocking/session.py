@@ -12,7 +12,8 @@ from slipstream.client.blocking.reply import Reply
 from slipstream.client.blocking.threads import Lock
 from slipstream.client.blocking.watcher import Watcher
 from slipstream.client.ending import SUCCESSION_SECONDS
-from slipstream.client.sessions import Message, SessionInfo
+from slipstream.client.messages import Message, Said
+from slipstream.client.sessions import SessionInfo
 from slipstream.client.settings import Settings
 from slipstream.client.watching import Watching
 from slipstream.errors import Code
@@ -50,7 +51,7 @@ class Session:
 
     def send(
         self,
-        content: str,
+        content: str | Sequence[Said],
         settings: Settings | None = None,
         request_id: str | None = None,
         *,
@@ -58,7 +59,8 @@ class Session:
         note: str = "",
         timeout: float | None = None,
     ) -> Reply:
-        """Send a user message. ``timeout`` is for the whole turn, which ends when it has passed.
+        """Send a user message, or several messages, such as the results of tools, of which the last
+        is a user's or a tool's. ``timeout`` is for the whole turn, which ends when it has passed.
 
         A reply of this session that was not read to its end is closed first. With the
         ``request_id`` of an earlier message, and the same content, the reply is that message's
