@@ -85,7 +85,8 @@ class Reason(StrEnum):
         Code.INVALID_ARGUMENT,
         _TURN,
         "The structure is malformed, cannot be enforced, or allows no text at all.",
-        "Correct `settings.structure`. The violation says where the compiler stopped.",
+        "Correct `settings.structure`. The violation says where the compiler stopped. If a JSON schema within a grammar "
+        "is wrong, the metadata names its `rule`.",
     )
     PROMPT_TOO_LONG = (
         "PROMPT_TOO_LONG",

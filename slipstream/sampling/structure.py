@@ -16,7 +16,7 @@ MAX_SOURCE_BYTES = 64 * 1024
 """Longest source accepted, in UTF-8. Compiling needs time, memory and stack in proportion."""
 
 MAX_GRAMMAR_BYTES = 16 * 1024
-"""Longest source of a grammar."""
+"""Longest source of a grammar, its JSON schemas left out."""
 
 MAX_REGEX_BYTES = 4 * 1024
 """Longest regex, all regexes of a schema together, or one definition of a grammar with the
@@ -30,7 +30,7 @@ class StructureKind(Enum):
     be enforced are refused. ``REGEX``: Rust's regex syntax, Unicode, without look-around and
     backreferences; it matches from start to end. ``CHOICE``: a JSON array of strings. ``GRAMMAR``:
     llguidance's Lark dialect, text only: no special tokens, no ``%llguidance`` options, no
-    ``max_tokens``, no ``stop``.
+    ``max_tokens``, no ``stop``. ``%json`` and a JSON Schema is what `JSON_SCHEMA` allows.
     """
 
     JSON_SCHEMA = "json_schema"

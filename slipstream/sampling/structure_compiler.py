@@ -12,14 +12,14 @@ from concurrent.futures import Future
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
-from llguidance import LLMatcher, LLParserLimits
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from slipstream.sampling.compiled_structure import Compiled
 from slipstream.sampling.matcher import Matcher, reason
 from slipstream.sampling.matcher_budget import Budget
 from slipstream.sampling.structure import Structure
 from slipstream.sampling.structure_errors import InvalidStructureError, StructureFailedError
-from slipstream.sampling.structure_source import grammar_of
+from slipstream.sampling.structure_source import embedded_schemas, grammar_of
 from slipstream.sampling.vocabulary import Vocabulary, vocabulary_of
 
 CACHED_STRUCTURES, _CACHED_BYTES = 64, 256 * 2**20
@@ -92,7 +92,8 @@ class StructureCompiler:
 
             state, seconds = on_deep_stack(timed)
             if state.is_error():
-                raise InvalidStructureError(f"cannot be compiled: {reason(state, structure.kind)}")
+                rule = _wrong_rule(structure, tokenizer)
+                raise InvalidStructureError(f"cannot be compiled: {reason(state, structure.kind)}", rule)
             return state, seconds
 
         compiled = Compiled(new)
@@ -112,6 +113,15 @@ class StructureCompiler:
             self._latest[structure] = compiled, byte_count
             while len(self._latest) > CACHED_STRUCTURES or (self._byte_count > _CACHED_BYTES and len(self._latest) > 1):
                 self._byte_count -= self._latest.popitem(last=False)[1][1]
+
+
+def _wrong_rule(structure: Structure, tokenizer: LLTokenizer) -> str:
+    """Return the rule of the first JSON schema within a grammar that cannot be compiled alone."""
+
+    def is_wrong(grammar: str) -> bool:
+        return on_deep_stack(lambda: LLMatcher(tokenizer, grammar, log_level=0, limits=_LIMITS).is_error())
+
+    return next((rule for rule, grammar in embedded_schemas(structure) if is_wrong(grammar)), "")
 
 
 def _probe(compiled: Compiled, vocabulary: Vocabulary) -> None:

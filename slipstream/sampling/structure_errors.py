@@ -7,12 +7,18 @@ from slipstream.reasons import Reason
 
 
 class InvalidStructureError(InvalidFieldsError):
-    """The structure is not well formed, cannot be enforced, or describes no text at all."""
+    """The structure is not well formed, cannot be enforced, or describes no text at all.
+
+    ``rule`` is the grammar's rule whose JSON schema is wrong, if that is known.
+    """
 
     reason = Reason.INVALID_STRUCTURE
 
-    def __init__(self, why: str) -> None:
+    def __init__(self, why: str, rule: str = "") -> None:
         super().__init__([FieldViolation("settings.structure", why)])
+        self.rule = rule
+        if rule:
+            self.metadata["rule"] = rule
 
 
 class StructureFailedError(SlipstreamError):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from llguidance import regex_to_lark
 
+from slipstream.sampling.grammar_schemas import LARK_TOKEN, EmbeddedSchema, without_schemas
 from slipstream.sampling.structure import MAX_GRAMMAR_BYTES, MAX_REGEX_BYTES, MAX_SOURCE_BYTES, Structure, StructureKind
 from slipstream.sampling.structure_errors import InvalidStructureError
 from slipstream.sampling.structure_keys import with_keys_that_follow
@@ -25,14 +25,6 @@ _TOP = '%llguidance {"no_forcing": true}\nstart: @structure\n'
 
 _HALF_A_PAIR = "must be Unicode text, but has half a surrogate pair"
 
-_LARK_TOKEN = re.compile(
-    r"""(?P<comment> //[^\n]* | \#[^\n]* )
-      | (?P<literal> "(?:\\.|[^"\\\n])*" | /(?:\\.|[^/\\\n])+/ )
-      | (?P<refused> <[^>\s]*>? | %llguidance\b )
-      | (?P<name> [A-Za-z_]\w* ) (?P<defined> [^\S\n]* (?:\[[^\]\n]*\])? [^\S\n]* : (?!:) )?""",
-    re.VERBOSE,
-)
-
 
 def grammar_of(structure: Structure) -> str:
     """The structure as the library's list of grammars, in JSON. InvalidStructureError if it is not
@@ -40,19 +32,23 @@ def grammar_of(structure: Structure) -> str:
     source = structure.source
     checked_length(structure)
     body: dict[str, Any]
+    embedded: list[dict[str, Any]] = []
     match structure.kind:
         case StructureKind.JSON_SCHEMA:
-            body = {"json_schema": _schema(source)}
+            body = {"json_schema": _schema(_json(source))}
         case StructureKind.REGEX:
             _check_regexes([source])
             body = {"lark_grammar": f"start: /{regex_to_lark(source)}/"}
         case StructureKind.CHOICE:
             body = {"lark_grammar": f"start: /{'|'.join(_escaped(choice) for choice in _choices(source))}/"}
         case StructureKind.GRAMMAR:
-            _check_lark(source)
-            body = {"lark_grammar": source}
+            lark, schemas = without_schemas(source)
+            _check_lark(lark)
+            _check_regexes(pattern for schema in schemas for pattern in _patterns(schema.schema))
+            body = {"lark_grammar": lark}
+            embedded = [{"name": schema.name, "json_schema": _embedded(schema)} for schema in schemas]
     try:
-        return json.dumps({"grammars": [{"lark_grammar": _TOP}, {"name": "structure", **body}]})
+        return json.dumps({"grammars": [{"lark_grammar": _TOP}, {"name": "structure", **body}, *embedded]})
     except RecursionError as error:
         raise InvalidStructureError("must be JSON of fewer levels") from error
 
@@ -64,15 +60,34 @@ def checked_length(structure: Structure, most_bytes: int = MAX_SOURCE_BYTES) -> 
         length = len(structure.source.encode())
     except UnicodeEncodeError as error:
         raise InvalidStructureError(_HALF_A_PAIR) from error
-    most = min(most_bytes, MAX_GRAMMAR_BYTES) if structure.kind is StructureKind.GRAMMAR else most_bytes
-    if length > most:
-        limit = "" if most == MAX_GRAMMAR_BYTES else " (--structure-source-bytes)"
-        raise InvalidStructureError(f"must have at most {most} bytes{limit}, but has {length}")
+    if length > most_bytes:
+        raise InvalidStructureError(
+            f"must have at most {most_bytes} bytes (--structure-source-bytes), but has {length}"
+        )
+    if structure.kind is StructureKind.GRAMMAR and length > MAX_GRAMMAR_BYTES:
+        rules = len(without_schemas(structure.source)[0].encode())
+        if rules > MAX_GRAMMAR_BYTES:
+            raise InvalidStructureError(
+                f"must have at most {MAX_GRAMMAR_BYTES} bytes beside its JSON schemas, but has {rules}"
+            )
     return length
 
 
-def _schema(source: str) -> dict[str, Any] | bool:
-    schema = _json(source)
+def embedded_schemas(structure: Structure) -> list[tuple[str, str]]:
+    """Return for each JSON schema within a grammar its rule, and a list of grammars, as of
+    `grammar_of`, for it alone. InvalidStructureError as from `grammar_of`."""
+    schemas = without_schemas(structure.source)[1] if structure.kind is StructureKind.GRAMMAR else []
+    return [(schema.rule, json.dumps({"grammars": [{"json_schema": _embedded(schema)}]})) for schema in schemas]
+
+
+def _embedded(embedded: EmbeddedSchema) -> dict[str, Any] | bool:
+    try:
+        return _schema(embedded.schema)
+    except InvalidStructureError as error:
+        raise InvalidStructureError(error.violations[0].description, embedded.rule) from error
+
+
+def _schema(schema: Any) -> dict[str, Any] | bool:
     if isinstance(schema, bool):
         if not schema:
             return schema  # which the library refuses in better words
@@ -142,7 +157,7 @@ def _check_lark(source: str) -> None:
     own: dict[str, int] = {"": 0}
     refers: dict[str, list[str]] = {"": []}
     current = ""
-    for found in _LARK_TOKEN.finditer(source):
+    for found in LARK_TOKEN.finditer(source):
         if found["refused"]:
             line = source.count("\n", 0, found.start()) + 1
             raise InvalidStructureError(f"must describe text alone, but has {found['refused'][:80]} in line {line}")

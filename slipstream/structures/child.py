@@ -81,7 +81,7 @@ def _tried(compiler: StructureCompiler, structure: Structure) -> dict[str, Any]:
     try:
         compiled = compiler.compile(structure)
     except InvalidStructureError as error:
-        return {"outcome": "invalid", "why": error.violations[0].description}
+        return {"outcome": "invalid", "why": error.violations[0].description, "rule": error.rule}
     except StructureUnsupportedError as error:
         return {"outcome": "unsupported", "why": str(error)}
     byte_count = max(0, _resident() - before)

@@ -242,7 +242,7 @@ class StructureTrials:
             case "unsupported":
                 raise StructureUnsupportedError(outcome["why"])
             case "invalid":
-                raise InvalidStructureError(outcome["why"])
+                raise InvalidStructureError(outcome["why"], outcome["rule"])
             case "seconds":
                 limit = f"within {limits.seconds:g} s of processor time (--structure-compile-seconds)"
             case "memory":

@@ -433,6 +433,44 @@ def test_the_error_has_the_reason(structure: Structure, reason: str) -> None:
         assert not re.search("backtrace|verbose|%llguidance {", str(caught.value))
 
 
+TWO_SCHEMAS = """start: "a" one | "b" two
+one: %json {"type": "object", "properties": {"size": {"type": "integer"}}, "additionalProperties": false}
+# no %json {"type": "shoe"} in a comment
+two: "%json {" %json """
+
+
+@pytest.mark.parametrize(
+    ("two", "rule", "reason"),
+    [
+        ('{"type": "array", "minContains": 3}', "two", "Unimplemented keys"),
+        ('{"type": "string", "pattern": "(?=a)"}', "two", "look-around"),
+        ("[1]", "two", "must be a JSON schema"),
+        ('{"x-guidance": {}}', "two", "must not have x-guidance"),
+        ('{"type": ', "", 'failed to parse "%json"'),
+        (f'{{"pattern": "{"a" * 5000}"}}', "", "regexes of at most 4096 bytes"),
+        ("[" * 20_000, "two", "fewer levels"),
+    ],
+    ids=str,
+)
+def test_a_wrong_schema_within_a_grammar_is_told_with_its_rule(two: str, rule: str, reason: str) -> None:
+    with pytest.raises(InvalidStructureError) as caught:
+        COMPILER.validate(grammar(TWO_SCHEMAS + two))
+    assert caught.value.rule == caught.value.metadata.get("rule", "") == rule
+    assert reason in caught.value.violations[0].description
+
+
+def test_a_schema_within_a_grammar_is_a_schema_like_any_other() -> None:
+    both = grammar(TWO_SCHEMAS + '{"type": "boolean"}')
+    assert accepts(both, 'a{"size": 3}') and accepts(both, 'a{\n  "size" : 3}') and accepts(both, "b%json {true")
+    assert not accepts(both, 'a{"size":  3}'), "as much blank space as a schema alone allows"
+    names = {f"a name of many letters {n}": {"type": "integer"} for n in range(400)}
+    large = json.dumps({"type": "object", "properties": names})
+    assert len(large) > 16 * 1024
+    assert accepts(grammar(f'start: "<" %json {large} ">"'), '<{"a name of many letters 7": 1}>')
+    with pytest.raises(InvalidStructureError, match="16384 bytes beside its JSON schemas"):
+        COMPILER.validate(grammar(f"start: %json {large}" + "\n" * 17_000))
+
+
 def chained_rules(count: int) -> str:
     return "start: r0\n" + "\n".join(f"r{n}: r{n + 1}" for n in range(count)) + f'\nr{count}: "a"\n'
 
