@@ -16,6 +16,7 @@ from typing import TypeVar
 from fastapi import Request
 
 from gateway.errors import ApiError, error_of_peer
+from gateway.exchange import current
 from slipstream.client import AsyncClient, AsyncReply, Delta, PeerError, Result
 from slipstream.errors import Code
 
@@ -46,6 +47,7 @@ class Answers:
         """Begin to read the replies. ``names`` has the fields that the request calls otherwise than
         most, for errors. With ``keeps`` the orchestrator keeps the answers."""
         self._caller = caller
+        self._exchange = current()
         self._replies = replies
         self._names = names
         self.keeps = keeps
@@ -95,6 +97,7 @@ class Answers:
         for reader in self._readers:
             reader.cancel()
         await asyncio.gather(*self._readers, return_exceptions=True)
+        self._count_tokens()
         for result in () if self.keeps else self.results:
             if result.session_id:
                 try:
@@ -102,6 +105,11 @@ class Answers:
                 except PeerError as error:
                     if error.code is not Code.NOT_FOUND:
                         log.warning("a finished answer could not be deleted: %s", error)
+
+    def _count_tokens(self) -> None:
+        prompts = sum(reply.result.prompt_token_count for reply in self._replies)
+        generated = sum(result.generated_token_count or len(result.token_ids) for result in self.results)
+        self._exchange.metrics.count_tokens(prompts, generated)
 
     def _error_of(self, error: Exception) -> Exception:
         return error_of_peer(error, self._names) if isinstance(error, PeerError) else error
@@ -125,6 +133,7 @@ class Answers:
                 if not self._to_begin:
                     self._begun.set()
                 async for delta in deltas:
+                    self._exchange.note_token()
                     await self._deltas.put((first_index + delta.choice_index, delta))
         except Exception as error:
             self._refusal = self._refusal or error

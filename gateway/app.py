@@ -7,16 +7,17 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from gateway import chat_completions, completions, models, probes, tokenization
+from gateway import chat_completions, completions, metrics, models, probes, tokenization
 from gateway.edge import Edge
 from gateway.errors import ErrorBody, install_handlers
 from gateway.gateway import Gateway
 from gateway.limits import BodyLimit
+from gateway.metrics import Metrics
 from gateway.settings import GatewaySettings
 from slipstream.client import AsyncClient
 from slipstream.version import VERSION
 
-ENDPOINTS = (models, chat_completions, completions, tokenization, probes)
+ENDPOINTS = (models, chat_completions, completions, tokenization, probes, metrics)
 """A module for each family of endpoints, with its ``router``."""
 
 
@@ -44,5 +45,5 @@ def create_app(settings: GatewaySettings) -> FastAPI:
         app.include_router(endpoint.router)
     install_handlers(app)
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_mib * 2**20, idle_seconds=settings.idle_seconds)
-    app.add_middleware(Edge)
+    app.add_middleware(Edge, metrics=Metrics())
     return app

@@ -5,7 +5,10 @@ from __future__ import annotations
 import time
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from gateway.metrics import Metrics
 
 
 class CallerLimits(Protocol):
@@ -19,29 +22,32 @@ class CallerLimits(Protocol):
 
 @dataclass(slots=True)
 class Exchange:
-    """What is known of a request that is being answered. Times are in seconds."""
+    """A request that is being answered, and what came of it so far. Times are in seconds."""
 
     request_id: str
+    metrics: Metrics
     begun: float = field(default_factory=time.perf_counter)
     limits: CallerLimits | None = None
     """The caller's limits, once the orchestrator has told them."""
     first_token: float | None = None
     """Time from the request to its first token."""
-    prompt_token_count: int = 0
-    generated_token_count: int = 0
 
-    def note_tokens(self) -> None:
-        """Note that tokens have come."""
+    def seconds(self) -> float:
+        """Return the time since the request came."""
+        return time.perf_counter() - self.begun
+
+    def note_token(self) -> None:
+        """Note that a token has come."""
         if self.first_token is None:
-            self.first_token = time.perf_counter() - self.begun
+            self.first_token = self.seconds()
 
 
 _CURRENT: ContextVar[Exchange] = ContextVar("exchange")
 
 
-def begin_exchange(request_id: str) -> Exchange:
+def begin_exchange(request_id: str, metrics: Metrics) -> Exchange:
     """Begin an exchange. `current` returns it in this task, and in the tasks that it starts."""
-    exchange = Exchange(request_id)
+    exchange = Exchange(request_id, metrics)
     _CURRENT.set(exchange)
     return exchange
 

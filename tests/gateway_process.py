@@ -77,11 +77,15 @@ def stored_sessions(store: str) -> int:
 
 @contextmanager
 def gateway_process(
-    orchestrator: str, *flags: str, tls: ssl.SSLContext | None = None, python: str = sys.executable
+    orchestrator: str,
+    *flags: str,
+    address: str = "",
+    tls: ssl.SSLContext | None = None,
+    python: str = sys.executable,
 ) -> Iterator[GatewayProcess]:
     """A gateway in front of an orchestrator, which has answered once. ``tls`` trusts its
-    certificate; ``python`` is the interpreter that runs it."""
-    address = free_address()
+    certificate; ``python`` is the interpreter that runs it. Without an ``address`` it gets one."""
+    address = address or free_address()
     command = [python, "-P", "-m", "gateway", "--orchestrator", orchestrator, "--address", address]
     process = subprocess.Popen([*command, *flags, "--log-level", "WARNING"])
     running = GatewayProcess(address, process, tls)

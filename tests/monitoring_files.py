@@ -20,7 +20,7 @@ RUNBOOK = ROOT / "docs" / "alerts.md"
 
 INSTRUMENTS: dict[str, Instrument] = {
     f"{each.exposed_name}{suffix}": each
-    for each in {*instruments.OF_THE_ORCHESTRATOR, *instruments.OF_A_MODEL_SERVICE}
+    for each in {*instruments.OF_THE_ORCHESTRATOR, *instruments.OF_A_MODEL_SERVICE, *instruments.OF_THE_GATEWAY}
     for suffix in (("_bucket", "_sum", "_count") if each.kind is Kind.HISTOGRAM else ("",))
 }
 """By the names that queries have for them."""

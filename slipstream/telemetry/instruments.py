@@ -309,6 +309,35 @@ PREEMPTIONS = _counter(
     "Sequences that lost their KV pages to other sequences. Their KV is computed again when they continue.",
 )
 
+# --- the gateway's
+
+GATEWAY_REQUESTS = _counter(
+    "gateway_requests", "requests", "HTTP requests that were answered, by endpoint and by status.", "endpoint", "status"
+)
+GATEWAY_RUNNING = _gauge(
+    "gateway_num_requests_running", "requests", "HTTP requests that are being answered, also the one for metrics."
+)
+GATEWAY_LATENCY = _histogram(
+    "gateway_e2e_request_latency_seconds",
+    "s",
+    "Time from an HTTP request to the end of its response.",
+    _WAITS,
+    "endpoint",
+)
+GATEWAY_TIME_TO_FIRST_TOKEN = _histogram(
+    "gateway_time_to_first_token_seconds",
+    "s",
+    "Time from an HTTP request to the first token of its answers.",
+    _WAITS,
+    "endpoint",
+)
+GATEWAY_PROMPT_TOKENS = _counter(
+    "gateway_prompt_tokens", "tokens", "Prompt tokens of HTTP requests. Several answers to a prompt count it once."
+)
+GATEWAY_GENERATION_TOKENS = _counter("gateway_generation_tokens", "tokens", "Tokens of answers to HTTP requests.")
+
+# --- what all services have
+
 ASYNCIO_TASKS = _gauge(
     "asyncio_tasks",
     "tasks",
@@ -385,6 +414,16 @@ OF_A_MODEL_SERVICE = (
     ITEM_QUEUE_TIME,
     ITEMS,
     PREEMPTIONS,
+)
+
+OF_THE_GATEWAY = (
+    INFO,
+    GATEWAY_REQUESTS,
+    GATEWAY_RUNNING,
+    GATEWAY_LATENCY,
+    GATEWAY_TIME_TO_FIRST_TOKEN,
+    GATEWAY_PROMPT_TOKENS,
+    GATEWAY_GENERATION_TOKENS,
 )
 
 REMOVED = {

@@ -9,6 +9,7 @@ from typing import Any
 
 import openai
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.logprobs import token_text
 from slipstream.cli.local import LocalServices, PairSettings
@@ -275,3 +276,37 @@ def test_health_version_and_the_openapi_document(gateway: GatewayProcess) -> Non
 def test_a_token_that_is_malformed_is_refused(gateway: GatewayProcess) -> None:
     answer = gateway.send("/v1/models", headers={"authorization": "Basic abc"})
     assert (answer.status, answer.error["code"]) == (401, "invalid_api_key")
+
+
+def test_requests_and_tokens_are_counted_for_prometheus(gateway: GatewayProcess, api: openai.OpenAI) -> None:
+    def counted() -> dict[str, dict[tuple[str, ...], float]]:
+        families = text_string_to_metric_families(gateway.send("/metrics").body)
+        return {
+            family.name.removeprefix("slipstream_gateway_"): {
+                (sample.name.rpartition("_")[2], *sample.labels.values()): sample.value for sample in family.samples
+            }
+            for family in families
+        }
+
+    before = counted()
+    answer = api.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=5, n=2)
+    gateway.send("/v1/chat/completions", {"model": "other", "messages": MESSAGES})
+    gateway.send("/v1/nothing-for-a-label")
+    assert answer.usage is not None
+    usage = answer.usage
+    until(lambda: tokens(counted()) - tokens(before) == usage.completion_tokens)
+    after = counted()
+    assert after["prompt_tokens"]["total",] - before["prompt_tokens"]["total",] == usage.prompt_tokens
+    path = "/v1/chat/completions"
+    for status in ("200", "404"):
+        label = ("total", path, status)
+        assert after["requests"][label] - before["requests"].get(label, 0) == 1
+    assert after["requests"]["total", "other", "404"] >= 1
+    assert after["num_requests_running"]["running",] == 1
+    for name, more in (("time_to_first_token_seconds", 1), ("e2e_request_latency_seconds", 2)):
+        assert after[name]["count", path] - before[name].get(("count", path), 0) == more
+    assert "nothing-for-a-label" not in gateway.send("/metrics").body
+
+
+def tokens(counted: dict[str, dict[tuple[str, ...], float]]) -> float:
+    return counted["generation_tokens"]["total",]

@@ -31,6 +31,7 @@ import yaml
 from benchmarks.many_chats import hold_chats
 from slipstream.cli.local import LocalServices, PairSettings, free_address
 from slipstream.client import Client, PeerError, Settings
+from tests.gateway_process import GatewayProcess, gateway_process
 from tests.monitoring_files import DASHBOARD, RULE_TESTS, RULES, alerting_rules, panels
 
 pytestmark = pytest.mark.timeout(400)
@@ -234,9 +235,9 @@ def monitors(targets: dict[str, str], folder: Path) -> Iterator[tuple[Prometheus
 
 
 @contextmanager
-def load(address: str, failures: set[str]) -> Iterator[None]:
-    """Chats of all ways to speculate, one after another until the context ends; turns may fail
-    meanwhile."""
+def load(address: str, gateway: GatewayProcess, failures: set[str]) -> Iterator[None]:
+    """Chats of all ways to speculate, and a completion over HTTP after each, one after another
+    until the context ends; turns may fail meanwhile."""
     over = threading.Event()
     kinds: tuple[Settings, ...] = (
         Settings(max_token_count=150, draft_length=4),
@@ -249,6 +250,7 @@ def load(address: str, failures: set[str]) -> Iterator[None]:
             if over.is_set():
                 return
             failures.update(hold_chats(address, 2, 2, settings, seed=number).failures)
+            gateway.send("/v1/completions", {"model": "m", "prompt": [1, 2, 3], "max_tokens": 20})
 
     worker = threading.Thread(target=work)
     worker.start()
@@ -265,7 +267,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     and so is the verifier."""
     if PROMETHEUS is None or ALERTMANAGER is None:
         pytest.skip("Prometheus or its Alertmanager is not here: apt-get install prometheus prometheus-alertmanager")
-    targets = {f"slipstream-{service}": free_address() for service in ("orchestrator", "verifier", "draft")}
+    targets = {f"slipstream-{service}": free_address() for service in ("orchestrator", "verifier", "draft", "gateway")}
     told = {job: ["--metrics-address", target] for job, target in targets.items()}
     pair = PairSettings(
         target="arithmetic:ends=0&forward_ms=5",
@@ -282,8 +284,10 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         prometheus, webhook = stack.enter_context(monitors(targets, folder))
         local = stack.enter_context(LocalServices(pair))
         scene = Scene(prometheus, webhook)
-        until(lambda: prometheus.value("sum(up)") == 3, "Prometheus reaches all three services")
-        stack.enter_context(load(local.orchestrator_address, scene.failures))
+        address = targets["slipstream-gateway"]
+        gateway = stack.enter_context(gateway_process(local.orchestrator_address, "--model-name", "m", address=address))
+        until(lambda: prometheus.value("sum(up)") == 4, "Prometheus reaches all services")
+        stack.enter_context(load(local.orchestrator_address, gateway, scene.failures))
         with Client(local.orchestrator_address) as client, client.chat() as chat, pytest.raises(PeerError):
             chat.send("").wait()
         until(lambda: prometheus.value("instance:slipstream_acceptance:ratio_rate10m"), "something is accepted")
@@ -337,7 +341,7 @@ def test_the_dashboards_variables_find_the_jobs_and_their_instances(scene: Scene
         query = f"group by ({matched[2]}) ({selector})"
         # A scrape that takes longer than its second, as one may here, leaves its service out until
         # the next.
-        until(partial(scene.prometheus.value, f"count({query}) == 3"), query)
+        until(partial(scene.prometheus.value, f"count({query}) == 4"), query)
 
 
 @pytest.mark.monitoring

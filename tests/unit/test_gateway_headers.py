@@ -10,6 +10,7 @@ from starlette.datastructures import Headers, MutableHeaders
 
 from gateway.exchange import Exchange
 from gateway.headers import add_headers, duration, request_id_of
+from gateway.metrics import Metrics
 
 
 def limits(**fields: Any) -> Any:
@@ -32,7 +33,7 @@ def limits(**fields: Any) -> Any:
 )
 def test_limits_are_told_in_openais_names(given: Any, expected: dict[str, str]) -> None:
     headers = MutableHeaders()
-    add_headers(headers, Exchange("r", limits=given))
+    add_headers(headers, Exchange("r", Metrics(), limits=given))
     assert dict(headers) == {"x-request-id": "r"} | {f"x-ratelimit-{name}": value for name, value in expected.items()}
 
 

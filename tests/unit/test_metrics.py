@@ -20,7 +20,10 @@ from slipstream.telemetry.logs import configure_logging
 from slipstream.telemetry.metrics import Distribution
 from tests.readings import some_readings
 
-ALL = {each.name: each for each in (*instruments.OF_THE_ORCHESTRATOR, *instruments.OF_A_MODEL_SERVICE)}
+ALL = {
+    each.name: each
+    for each in (*instruments.OF_THE_ORCHESTRATOR, *instruments.OF_A_MODEL_SERVICE, *instruments.OF_THE_GATEWAY)
+}
 
 
 @given(st.lists(st.tuples(st.floats(0, 20), st.integers(1, 5)), max_size=50))
@@ -72,9 +75,8 @@ def test_logs_for_machines_are_one_object_a_line(capsys: pytest.CaptureFixture[s
 def test_every_metric_that_is_declared_is_read() -> None:
     """Looked for by name: a metric that no code yields would be a line in the page and nothing
     else."""
-    code = "\n".join(
-        Path(path).read_text() for path in ("orchestrator/processes/metrics.py", "slipstream/hosting/metrics.py")
-    )
+    sources = "orchestrator/processes/metrics.py", "slipstream/hosting/metrics.py", "gateway/metrics.py"
+    code = "\n".join(Path(path).read_text() for path in sources)
     source = Path("slipstream/telemetry/instruments.py").read_text()
     for constant in [line.split(" = ")[0] for line in source.splitlines() if " = _" in line and line[0].isupper()]:
         assert f"instruments.{constant}" in code, constant

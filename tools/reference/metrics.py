@@ -9,11 +9,11 @@ from tools.reference.markdown import cell, generated, table
 _HEAD = """# Metrics
 
 Each service serves Prometheus text at `http://HOST:PORT/metrics` if `--metrics-address HOST:PORT`
-is set. Several orchestrator processes behind one port have consecutive metrics ports. The response
-also holds prometheus_client's metrics of the process: memory, processor time, open files, start
-time.
+is set. Several orchestrator processes behind one port have consecutive metrics ports. The gateway
+serves them on its only port, without a token. The response also holds prometheus_client's metrics
+of the process: memory, processor time, open files, start time.
 
-OTLP sends the same metrics every `OTEL_METRIC_EXPORT_INTERVAL` milliseconds if
+OTLP sends the same metrics, but not the gateway's, every `OTEL_METRIC_EXPORT_INTERVAL` milliseconds if
 `OTEL_METRICS_EXPORTER=otlp` or `OTEL_EXPORTER_OTLP_METRICS_ENDPOINT` is set. There a counter's name
 has no `_total`.
 
@@ -53,6 +53,7 @@ def page() -> str:
     for title, listed in (
         ("The orchestrator", instruments.OF_THE_ORCHESTRATOR),
         ("The verifier and the draft", instruments.OF_A_MODEL_SERVICE),
+        ("The gateway", instruments.OF_THE_GATEWAY),
     ):
         rows = table(["name", "kind", "unit", "labels", "meaning"], (_row(instrument) for instrument in listed))
         parts.append(f"\n## {title}\n\n{rows}")
