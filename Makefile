@@ -15,7 +15,7 @@ FAULTS ?= 20
 MESSAGES ?= 2000
 CANCELS ?= 1000
 PLANTED ?= 200
-.PHONY: help chat up unit test test-all gpu check docs freeze bench prove chaos hostile leaks faults protos train evaluate clean
+.PHONY: help chat up unit test test-all gpu check page page-check docs freeze bench prove chaos hostile leaks faults protos train evaluate clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -25,8 +25,8 @@ SERVED = $(if $(MODEL),--target build/models/$(MODEL).gguf --draft "")
 chat: $(VENV)/runtime $(MODEL:%=build/models/%.gguf) ## talk to the embedded pair, or to MODEL=smollm2, on three services started here
 	@$(BIN)/slipstream chat --local $(SERVED)
 
-up: $(VENV)/runtime $(MODEL:%=build/models/%.gguf) ## run the three services until Ctrl-C: orchestrator :50051, verifier :50052, draft :50053
-	@$(BIN)/slipstream up $(SERVED)
+up: $(VENV)/runtime $(MODEL:%=build/models/%.gguf) ## serve until Ctrl-C: OpenAI's API at http://127.0.0.1:8000/v1, gRPC at :50051, its verifier at :50052, its draft at :50053
+	@$(BIN)/slipstream serve $(SERVED)
 
 build/models/%.gguf: | $(VENV)/runtime
 	@$(BIN)/python tools/fetch_model.py $* $(@D)
@@ -66,9 +66,17 @@ check: ## ruff, prose, mypy --strict, import-linter, stub diff, buf lint, buf br
 	$(BIN)/python tools/make_blocking_client.py --check
 	$(BIN)/python tools/check_deploy.py
 	$(BIN)/python tools/check_versions.py
+	@$(MAKE) --no-print-directory page-check
 
 freeze: check ## take what the public contract has grown by into what `check` compares with
 	$(BIN)/buf build --path protos/slipstream/v1 -o tools/contract.binpb
+
+page: $(VENV)/page/ready ## build the web chat again: gateway/page becomes gateway/static
+	$(BUILD_PAGE) ../static
+
+page-check: $(VENV)/page/ready ## compare gateway/static, byte by byte, with what its sources make
+	$(BUILD_PAGE) ../../build/page
+	diff --brief --recursive gateway/static build/page
 
 docs: $(VENV)/docs/ready ## build the documentation as a site, strictly: build/site/index.html
 	$(BIN)/python tools/stage_site.py build/site-source
@@ -111,7 +119,7 @@ $(VENV)/bin/python:
 
 $(VENV)/runtime: $(VENV)/bin/python pyproject.toml constraints.txt
 	@echo "installing Slipstream into $(VENV): half a minute"
-	$(INSTALL) '.[compiled,orchestrator]'
+	$(INSTALL) '.[compiled,orchestrator,gateway]'
 	@touch $@
 
 $(VENV)/dev: $(VENV)/bin/python pyproject.toml constraints.txt
@@ -136,6 +144,12 @@ NODE = $(CURDIR)/$(VENV)/node/bin
 $(VENV)/node/ready: $(VENV)/bin/python tools/node_environment.py
 	$(BIN)/python tools/node_environment.py $(VENV)/node
 	@touch $@
+
+BUILD_PAGE = cd gateway/page && export PATH="$(NODE):$$PATH" && npx tsc && npx vite build --logLevel warn --emptyOutDir --outDir
+$(VENV)/page/ready: $(VENV)/node/ready gateway/page/package-lock.json
+	@echo "installing what the web chat is built with: ten seconds"
+	cd gateway/page && PATH="$(NODE):$$PATH" npm ci --silent
+	@mkdir -p $(VENV)/page && touch $@
 
 $(VENV)/bench: $(VENV)/dev
 	@echo "installing what the benchmarks compare with"

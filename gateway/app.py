@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from gateway import chat_completions, completions, metrics, models, probes, tokenization
+from gateway import chat_completions, completions, metrics, models, probes, sessions, tokenization, web_chat
 from gateway.edge import Edge
 from gateway.errors import ErrorBody, install_handlers
 from gateway.gateway import Gateway
@@ -17,7 +17,7 @@ from gateway.settings import GatewaySettings
 from slipstream.client import AsyncClient
 from slipstream.version import VERSION
 
-ENDPOINTS = (models, chat_completions, completions, tokenization, probes, metrics)
+ENDPOINTS = (models, chat_completions, completions, tokenization, sessions, probes, metrics, web_chat)
 """A module for each family of endpoints, with its ``router``."""
 
 
@@ -28,7 +28,7 @@ def create_app(settings: GatewaySettings) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with AsyncClient(settings.orchestrator, credentials=credentials) as client:
-            app.state.gateway = Gateway(client, settings.model_name)
+            app.state.gateway = Gateway(client, settings.model_name, settings.reading())
             yield
             await app.state.gateway.finish()
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from fastapi import APIRouter, Request
 from pydantic import Field
 from starlette.responses import Response
 
-from gateway.answers import Answers, finish_reason, stop_reason
+from gateway.answers import Answers, stop_reason
+from gateway.chat_parts import PartWriter, message_of
 from gateway.errors import ApiError
 from gateway.fields import COMMON_REFUSALS, Fields, GenerationFields, Int32, Refusal, Text
 from gateway.gateway import Caller, Model, fingerprint_of, gateway_of
 from gateway.logprobs import chat_logprobs, likeliest, prompt_logprobs
+from gateway.reading import ReadAnswer, Reading, parts_of
 from gateway.responding import STREAMED, respond
 from gateway.usage import metrics_of, usage_of
 from slipstream.client import Delta, Result, Structure, TokenLogprobs
@@ -165,15 +167,16 @@ class ChatForm:
     model: Model
     id: str
     created: int
+    reading: Reading
 
     def whole(self, results: Sequence[Result]) -> dict[str, Any]:
         """Return the body of a response."""
-        choices = [self._choice(index, result) for index, result in enumerate(results)]
+        read = [self.reading.read(result) for result in results]
         body = {
             **self._head("chat.completion"),
             "system_fingerprint": fingerprint_of(results[0].weights_fingerprint, results[0].sampling_version),
-            "choices": choices,
-            "usage": usage_of(results, self.asked.n),
+            "choices": [self._choice(index, *answer) for index, answer in enumerate(zip(results, read, strict=True))],
+            "usage": usage_of(results, self.asked.n, sum(answer.reasoning_token_count for answer in read)),
             **metrics_of(results),
         }
         if self.asked.prompt_logprobs is not None:
@@ -182,34 +185,39 @@ class ChatForm:
 
     async def chunks(self, answers: Answers) -> AsyncIterator[dict[str, Any]]:
         """Yield the chunks of a stream."""
+        writers = [PartWriter() for _ in answers.results]
+        readers = [self.reading.reader() for _ in answers.results]
         await answers.wait_first()  # what measures the time to the first token takes any chunk for it
         for index, _ in enumerate(answers.results):
             yield self._chunk(index, {"role": "assistant", "content": ""})
-        async for index, delta in answers.deltas():
-            if delta.text or self.asked.reports_tokens:
-                yield self._chunk(index, {"content": delta.text}, delta)
+        async for index, delta, parts in parts_of(answers, readers):
+            told = [writers[index].delta(part) for part in parts]
+            if not told and self.asked.reports_tokens:
+                told = [{"content": ""}]
+            for number, content in enumerate(told):
+                yield self._chunk(index, content, None if number else delta)
         for index, result in enumerate(answers.results):
-            yield self._chunk(index, {}, ended=result)
+            ended = {"finish_reason": readers[index].finish_reason(result), "stop_reason": stop_reason(result)}
+            yield self._chunk(index, {}, ended=ended)
         if self.asked.includes_usage:
-            usage = usage_of(answers.results, self.asked.n)
+            usage = usage_of(answers.results, self.asked.n, sum(reader.reasoning_token_count for reader in readers))
             yield {**self._head("chat.completion.chunk"), "choices": [], "usage": usage, **metrics_of(answers.results)}
 
-    def _choice(self, index: int, result: Result) -> dict[str, Any]:
+    def _choice(self, index: int, result: Result, read: ReadAnswer) -> dict[str, Any]:
         choice = {
             "index": index,
-            "message": {"role": "assistant", "content": result.text, "refusal": None},
+            "message": message_of(read),
             "logprobs": self._logprobs(result.logprobs) if self.asked.logprobs else None,
-            "finish_reason": finish_reason(result),
+            "finish_reason": read.finish_reason,
             "stop_reason": stop_reason(result),
         }
         return {**choice, "token_ids": result.token_ids} if self.asked.return_token_ids else choice
 
     def _chunk(
-        self, index: int, content: dict[str, str], delta: Delta | None = None, ended: Result | None = None
+        self, index: int, content: dict[str, Any], delta: Delta | None = None, ended: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         choice: dict[str, Any] = {"index": index, "delta": content, "logprobs": None, "finish_reason": None}
-        if ended is not None:
-            choice |= {"finish_reason": finish_reason(ended), "stop_reason": stop_reason(ended)}
+        choice |= ended or {}
         if self.asked.logprobs and delta is not None and delta.logprobs:
             choice["logprobs"] = self._logprobs(delta.logprobs)
         if self.asked.return_token_ids:
@@ -234,9 +242,12 @@ class ChatForm:
 async def create_chat_completion(asked: ChatRequest, request: Request, caller: Caller) -> Response:
     """Answer a conversation."""
     gateway = gateway_of(request)
+    structure = asked.structure()
+    reading = replace(gateway.reading, is_structured=structure is not None)
     settings = asked.settings(
+        token_origins=reading.needs_origins,
         max_token_count=asked.max_completion_tokens or asked.max_tokens,
-        structure=asked.structure(),
+        structure=structure,
         top_logprob_count=(asked.top_logprobs or 0) if asked.logprobs else None,
     )
     model = await gateway.model(caller)
@@ -248,7 +259,7 @@ async def create_chat_completion(asked: ChatRequest, request: Request, caller: C
         choice_count=asked.n,
     )
     answers = Answers(caller, [reply], {"prompt": "messages"})
-    form = ChatForm(asked, model, asked.response_id("chatcmpl"), int(time.time()))
+    form = ChatForm(asked, model, asked.response_id("chatcmpl"), int(time.time()), reading)
     return await respond(request, answers, form, stream=asked.stream)
 
 

@@ -130,18 +130,27 @@ def error_of_peer(error: PeerError, names: Mapping[str, str] = _SAME_NAMES) -> A
         name = openai_field(field)
         return names.get(name, name)
 
-    status, kind = _KINDS.get(error.code, (500, "server_error"))
     param = named(error.violations[0].field) if error.violations else None
     message = str(error)
     for violation in error.violations:
         told = f"{violation.field} {violation.description}"  # as messages have it, and no word within another
         message = message.replace(told, f"{named(violation.field)} {violation.description}")
     message = re.sub(r"\bROLE_([A-Z]+)\b", lambda role: role[1].lower(), message)
-    code = _CODES.get(error.reason, error.reason.lower())
-    return ApiError(status, message, kind=kind, param=param, code=code, headers=_retry_headers(status, error))
+    return _told(error, message, param, _CODES.get(error.reason, error.reason.lower()))
 
 
-def _retry_headers(status: int, error: PeerError) -> dict[str, str]:
+def contract_error(error: PeerError) -> ApiError:
+    """Return the error for a caller that speaks the contract: its own names of fields and
+    reasons."""
+    return _told(error, str(error), error.violations[0].field if error.violations else None, error.reason)
+
+
+def _told(error: PeerError, message: str, param: str | None, code: str) -> ApiError:
+    status, kind = _KINDS.get(error.code, (500, "server_error"))
+    return ApiError(status, message, kind=kind, param=param, code=code, headers=_retry_headers(error))
+
+
+def _retry_headers(error: PeerError) -> dict[str, str]:
     """Return when a retry can help. OpenAI's clients obey these headers."""
     if error.retry_after is None:
         return {"x-should-retry": "false"} if error.reason == "PRINCIPAL_LIMIT" else {}

@@ -14,6 +14,7 @@ from fastapi import Depends, Request
 
 from gateway.errors import ApiError
 from gateway.exchange import current
+from gateway.reading import Reading
 from slipstream.client import AsyncClient
 
 log = logging.getLogger(__name__)
@@ -51,7 +52,9 @@ def fingerprint_of(weights: str, sampling_version: int) -> str:
 class Gateway:
     """The state of the application."""
 
-    def __init__(self, client: AsyncClient, model_name: str) -> None:
+    def __init__(self, client: AsyncClient, model_name: str, reading: Reading) -> None:
+        """``reading`` is how answers to chats are read, as the settings say."""
+        self.reading = reading
         self._client = client
         self._model_name = model_name
         self._tasks: set[asyncio.Task[None]] = set()

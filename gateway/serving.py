@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import signal
 import socket
 import sys
+from typing import NoReturn
 
 import uvicorn
 
@@ -42,8 +44,20 @@ def serve(settings: GatewaySettings) -> None:
         ssl_keyfile=files.key or None,
     )
     scheme = "https" if files.certificate else "http"
+    _end_well()
     log.info("OpenAI's API at %s://%s:%d/v1", scheme, host, listening.getsockname()[1])
     uvicorn.Server(config).run(sockets=[listening])
+
+
+def _end_well() -> None:
+    """Exit with status 0 after SIGTERM or SIGINT, as the services do. uvicorn raises the signal
+    again once the running requests have ended."""
+
+    def end(number: int, _: object) -> NoReturn:
+        sys.exit(0)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -8,6 +8,7 @@ import grpc
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from gateway.reading import Reading, ReasoningParser
 from slipstream.transport.addresses import PlaintextError, stays_here
 from slipstream.transport.certificates import TlsFiles, channel_credentials
 from slipstream.transport.reloading import FileError
@@ -39,6 +40,11 @@ class GatewaySettings(BaseSettings):
         description="name that requests give as model, and that /v1/models lists. By default the last part of the target's "
         "name",
     )
+    reasoning_parser: ReasoningParser = Field(
+        "off",
+        description="how chats split reasoning off an answer. qwen3: the answer begins with <think>. deepseek_r1: reasoning "
+        "comes first even without <think>, which the prompt may have",
+    )
     tls_certificate: str = Field(
         "", description="PEM file with this service's certificate chain. Empty: plaintext HTTP"
     )
@@ -69,6 +75,10 @@ class GatewaySettings(BaseSettings):
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         "INFO", description="least severe log lines that are written. INFO has a line for each request"
     )
+
+    def reading(self) -> Reading:
+        """Return how answers to chats are read."""
+        return Reading(self.reasoning_parser)
 
     def tls_files(self) -> TlsFiles:
         """Return the files of the gateway's own certificate. FileError if one is missing or wrong,

@@ -8,7 +8,7 @@ from typing import Any
 from slipstream.client import Result
 
 
-def usage_of(results: Sequence[Result], choice_count: int) -> dict[str, Any]:
+def usage_of(results: Sequence[Result], choice_count: int, reasoning_token_count: int = 0) -> dict[str, Any]:
     """Return the usage of all answers together. A prompt with several answers counts once."""
     prompts = results[::choice_count]
     prompt = sum(result.prompt_token_count for result in prompts)
@@ -21,6 +21,7 @@ def usage_of(results: Sequence[Result], choice_count: int) -> dict[str, Any]:
         "total_tokens": prompt + generated,
         "prompt_tokens_details": {"cached_tokens": sum(result.cached_token_count for result in prompts)},
         "completion_tokens_details": {
+            "reasoning_tokens": reasoning_token_count,
             "accepted_prediction_tokens": accepted,
             "rejected_prediction_tokens": predicted - accepted,
         },

@@ -45,9 +45,14 @@ class GatewayProcess:
     tls: ssl.SSLContext | None = None
 
     def send(
-        self, path: str, body: bytes | Mapping[str, Any] | None = None, headers: Mapping[str, str] | None = None
+        self,
+        path: str,
+        body: bytes | Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        method: str | None = None,
     ) -> Answer:
-        """Send a request, with POST if it has a body. Mappings are sent as JSON."""
+        """Send a request, by default with POST if it has a body. Mappings are sent as JSON."""
         content = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         connection = (
             http.client.HTTPConnection(self.address, timeout=60)
@@ -55,8 +60,12 @@ class GatewayProcess:
             else http.client.HTTPSConnection(self.address, timeout=60, context=self.tls)
         )
         try:
-            method = "GET" if content is None else "POST"
-            connection.request(method, path, content, {"content-type": "application/json", **(headers or {})})
+            connection.request(
+                method or ("GET" if content is None else "POST"),
+                path,
+                content,
+                {"content-type": "application/json", **(headers or {})},
+            )
             response = connection.getresponse()
             lower = {name.lower(): value for name, value in response.getheaders()}
             received = response.read()

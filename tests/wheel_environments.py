@@ -14,6 +14,7 @@ from tools.install_packages import CONSTRAINTS, pip_options, uv_environment
 
 CHECKOUT = Path(__file__).parents[1]
 _SOURCES = ("pyproject.toml", "README.md", "LICENSE", "slipstream", "orchestrator", "verifier_service", "draft_service")
+_NOT_BUILT_FROM = shutil.ignore_patterns("__pycache__", "build", "node_modules", "*.egg-info")
 _PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 
 
@@ -24,7 +25,9 @@ def build_wheels(folder: Path) -> Path:
     for name in (*_SOURCES, "gateway"):
         path = CHECKOUT / name
         if path.is_dir():
-            shutil.copytree(path, source / name, ignore=shutil.ignore_patterns("__pycache__", "build", "*.egg-info"))
+            shutil.copytree(
+                path, source / name, ignore=shutil.ignore_patterns("__pycache__", "build", "node_modules", "*.egg-info")
+            )
         else:
             shutil.copy(path, source / name)
     command = [*_PIP, "wheel", "--quiet", "--no-deps", "--wheel-dir", str(wheels), ".", "./slipstream/embedded"]

@@ -13,11 +13,11 @@ from slipstream.cli.commands.chat import chat
 from slipstream.cli.commands.compile import compile_ahead
 from slipstream.cli.commands.export import export
 from slipstream.cli.commands.info import info
+from slipstream.cli.commands.serve import serve
 from slipstream.cli.commands.session import sessions
 from slipstream.cli.commands.token import token
 from slipstream.cli.commands.top import top
 from slipstream.cli.commands.trace import trace
-from slipstream.cli.commands.up import up
 from slipstream.cli.terminal import settle_streams
 from slipstream.version import VERSION
 
@@ -26,6 +26,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+_AS_IN_VLLM = {"token_normalize_func": lambda name: name.replace("_", "-")}
+"""Options are found with underscores too."""
 
 
 def _show_version(wanted: bool) -> None:
@@ -56,7 +59,8 @@ def version() -> None:
 
 
 # `slipstream --help` lists them in this order.
-app.command()(up)
+app.command(context_settings=_AS_IN_VLLM)(serve)
+app.command(name="up", hidden=True, context_settings=_AS_IN_VLLM)(serve)  # its older name
 app.command()(chat)
 app.command()(info)
 app.command()(export)

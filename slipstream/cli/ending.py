@@ -17,7 +17,7 @@ from slipstream.reasons import Code, Reason
 progress = Console(stderr=True)
 
 _ADVICE = {
-    Code.UNAVAILABLE.name: "is an orchestrator running there? slipstream up starts one here",
+    Code.UNAVAILABLE.name: "is an orchestrator running there? slipstream serve starts one here",
     Code.UNIMPLEMENTED.name: "the orchestrator there is older than this command",
     Reason.SESSION_NOT_FOUND: "slipstream session list shows all sessions, slipstream top those whose turns run",
     Reason.UNAUTHENTICATED: "put the token into SLIPSTREAM_TOKEN, or into a file that --token-file names",

@@ -1,17 +1,18 @@
-"""Addresses that ``slipstream up`` listens on: a wrong or busy one is refused by its option's name,
-before any service starts."""
+"""Addresses that ``slipstream serve`` listens on: a wrong or busy one is refused by its option's
+name, before any service starts."""
 
 from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from slipstream.errors import SlipstreamError
 from slipstream.reasons import Reason
 from slipstream.transport.addresses import PlaintextError, stays_here
 
 _MOST_PORT = 2**16 - 1
+_ENCRYPTED = "start the services one by one with --tls-certificate and --tls-key"
 
 
 class WrongAddressError(SlipstreamError):
@@ -20,14 +21,14 @@ class WrongAddressError(SlipstreamError):
     reason = Reason.ADDRESS_IN_USE
 
 
-def refuse_plaintext(addresses: Mapping[str, str]) -> None:
-    """Raise PlaintextError if an address, by its option, is not on loopback."""
+def refuse_plaintext(addresses: Mapping[str, str], encrypted: str = _ENCRYPTED) -> None:
+    """Raise PlaintextError if an address, by its option, is not on loopback. ``encrypted`` says how
+    it could be."""
     for option, address in addresses.items():
         if not stays_here(address):
             raise PlaintextError(
                 f"{option} {address} is not on loopback, and in plaintext anyone on the network can read and "
-                "change what is said there: choose a loopback address, or start the services one by one with --tls-certificate "
-                "and --tls-key, or give --insecure if that is wanted"
+                f"change what is said there: choose a loopback address, or {encrypted}, or give --insecure if that is wanted"
             )
 
 
@@ -49,6 +50,12 @@ def port_after(address: str, count: int) -> str:
     return f"{host}:{int(port) + count}" if host and port.isdecimal() else address
 
 
+def metrics_addresses(address: str, services: Iterable[str]) -> dict[str, str]:
+    """Return the address of each service's metrics: the first one has the given address, and the
+    others the next ports. An empty address: none."""
+    return {service: port_after(address, place) for place, service in enumerate(services)} if address else {}
+
+
 def _refuse_busy(option: str, address: str) -> None:
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 1 <= int(port) <= _MOST_PORT:
@@ -62,7 +69,7 @@ def _refuse_busy(option: str, address: str) -> None:
     except OSError as error:
         advice = f"give another {option}"
         if error.errno == errno.EADDRINUSE:
-            advice = f"does slipstream up run already? Stop what listens there, or {advice}"
+            advice = f"does slipstream serve run already? Stop what listens there, or {advice}"
         raise WrongAddressError(
             f"cannot listen on {address}: {(error.strerror or str(error)).lower()}; {advice}"
         ) from error

@@ -1,5 +1,5 @@
-"""The three services as three processes on this machine: started, waited for, and surely
-stopped."""
+"""The services of a pair, and a gateway, as processes on this machine: started, waited for, and
+surely stopped."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
+from slipstream.cli.gateway_process import GATEWAY, GatewayProcess
 from slipstream.cli.model_arguments import ARITHMETIC, EMBEDDED
 from slipstream.cli.service_process import START_SECONDS, Service, wait_until_healthy
 
@@ -44,6 +45,7 @@ class PairSettings:
     target_flags: Sequence[str] = ()
     draft_flags: Sequence[str] = ()
     orchestrator_flags: Sequence[str] = ()
+    gateway_flags: Sequence[str] = ()
     environment: dict[str, str] = field(default_factory=dict)
     store: str = "memory"
     """Store of the orchestrator's sessions; empty for its default."""
@@ -94,14 +96,17 @@ class LocalServices:
         orchestrator: str | None = None,
         verifier: str | None = None,
         draft: str | None = None,
+        gateway: str = "",
         timeout: float = START_SECONDS,
         report: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Addresses left out are free ones. ``report`` is told what is being waited for."""
+        """Addresses left out are free ones, but without its address there is no gateway. ``report``
+        is told what is being waited for."""
         self.settings = settings
         self.orchestrator_address = orchestrator or free_address()
         self.verifier_address = verifier or free_address()
         self.draft_address = (draft or free_address()) if settings.draft else ""
+        self.gateway_address = gateway
         self.services: dict[str, Service] = {}
         self._timeout = timeout
         self._report = report
@@ -112,6 +117,8 @@ class LocalServices:
             if self.draft_address:
                 self.start_draft()
             self.start_orchestrator()
+            if self.gateway_address:
+                self.start_gateway(self.gateway_address)
             places = [f"{name} at {service.address}" for name, service in self.services.items()]
             self._report(f"waiting for {', '.join(places)}")
             wait_until_healthy(list(self.services.values()), self._timeout, self._report)
@@ -148,11 +155,19 @@ class LocalServices:
             "orchestrator", "orchestrator", self.orchestrator_address, [*flags, *self.settings.orchestrator_flags]
         )
 
+    def start_gateway(self, address: str) -> GatewayProcess:
+        """Start a gateway. It need not wait for the orchestrator."""
+        flags = ["--orchestrator", self.orchestrator_address, *self.settings.gateway_flags]
+        gateway = GatewayProcess(address, flags, self.settings.environment)
+        self.services[GATEWAY] = gateway
+        return gateway
+
     def stop(self) -> None:
-        """Stop them all, the orchestrator first, so that running turns can drain."""
+        """Stop them all, the gateway and the orchestrator first, so that running requests and turns
+        can drain."""
         held = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
-            for name in ("orchestrator", "draft", "verifier"):
+            for name in (GATEWAY, "orchestrator", "draft", "verifier"):
                 if name in self.services:
                     self.services[name].stop()
         finally:

@@ -23,6 +23,7 @@ from slipstream.stages import last_stage
 _POLL_SECONDS = 0.05
 START_SECONDS = 300.0
 """A large model takes minutes to load, and a small one on a busy machine as long."""
+_ASK_SECONDS = 1.0
 _QUIET_SECONDS = 1.0
 """A start that takes no longer is not worth a line."""
 
@@ -105,6 +106,19 @@ class Service:
         time runs out."""
         wait_until_healthy([self], timeout)
 
+    def health(self, stack: ExitStack) -> Callable[[], bool]:
+        """Return a function that tells whether the service serves, until the stack is closed."""
+        stub = health_pb2_grpc.HealthStub(stack.enter_context(self.connect(self.address)))
+
+        def is_serving() -> bool:
+            try:
+                status = stub.Check(health_pb2.HealthCheckRequest(), timeout=_ASK_SECONDS).status  # type: ignore[attr-defined]
+            except grpc.RpcError:
+                return False
+            return bool(status == health_pb2.HealthCheckResponse.SERVING)
+
+        return is_serving
+
     def last_words(self) -> str:
         """Return why the service ended: its last line of a reason, or the end of its log without
         one."""
@@ -144,12 +158,12 @@ def wait_until_healthy(
     deadline = begun + timeout
     reported = ""
     with ExitStack() as stack:
-        waiting = {service: _health_of(service, stack) for service in services}
+        waiting = {service: service.health(stack) for service in services}
         while True:
             for service in services:
                 if service.process.poll() is not None:
                     raise ServiceFailedError(service.last_words())
-            waiting = {service: stub for service, stub in waiting.items() if not _is_serving(stub)}
+            waiting = {service: is_serving for service, is_serving in waiting.items() if not is_serving()}
             if not waiting:
                 return
             first = next(iter(waiting))
@@ -161,15 +175,3 @@ def wait_until_healthy(
                     f"the {first.name} service is not healthy after {timeout:g} s:\n{first.log_tail()}"
                 )
             time.sleep(_POLL_SECONDS)
-
-
-def _health_of(service: Service, stack: ExitStack) -> health_pb2_grpc.HealthStub:
-    return health_pb2_grpc.HealthStub(stack.enter_context(service.connect(service.address)))
-
-
-def _is_serving(stub: health_pb2_grpc.HealthStub) -> bool:
-    try:
-        status = stub.Check(health_pb2.HealthCheckRequest(), timeout=1.0).status  # type: ignore[attr-defined]
-    except grpc.RpcError:
-        return False
-    return bool(status == health_pb2.HealthCheckResponse.SERVING)

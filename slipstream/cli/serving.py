@@ -1,4 +1,4 @@
-"""The three services, started by a command that shows how far they are."""
+"""The services, started by a command that shows how far they are."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from types import MappingProxyType
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from slipstream.cli.ending import fail, progress, refusals
+from slipstream.cli.flags import in_flags_words
 from slipstream.cli.listen_addresses import refuse_busy
 from slipstream.cli.local import LocalServices, PairSettings
 from slipstream.cli.model_arguments import refuse_wrong_model
+from slipstream.cli.serve_flags import FLAGS
 from slipstream.errors import SlipstreamError
 from slipstream.extras import require
 
@@ -24,17 +26,20 @@ def serving(
     orchestrator: str | None = None,
     verifier: str | None = None,
     draft: str | None = None,
+    gateway: str = "",
+    model_flags: tuple[str, str] = ("--target", "--draft"),
 ) -> Iterator[LocalServices]:
     """LocalServices with progress on standard error, and a readable end if they cannot start. What
     can be seen to be wrong without a service is refused before one starts.
 
-    ``listening`` has the addresses that the caller was given, by their options.
+    ``listening`` has the addresses that the caller was given, by their options; ``model_flags`` are
+    those of target and draft.
     """
-    require("slipstream", "compiled", "orchestrator")
+    require("slipstream", "compiled", "orchestrator", *(["gateway"] if gateway else []))
     with refusals(""):
-        refuse_wrong_model("--target", settings.target)
+        refuse_wrong_model(model_flags[0], settings.target)
         if settings.draft:
-            refuse_wrong_model("--draft", settings.draft)
+            refuse_wrong_model(model_flags[1], settings.draft)
         refuse_busy(listening)
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(*columns, console=progress, transient=True, disable=not progress.is_terminal) as waiting:
@@ -45,11 +50,13 @@ def serving(
             if not progress.is_terminal:
                 progress.print(text, soft_wrap=True, highlight=False)
 
-        services = LocalServices(settings, orchestrator=orchestrator, verifier=verifier, draft=draft, report=say)
+        services = LocalServices(
+            settings, orchestrator=orchestrator, verifier=verifier, draft=draft, gateway=gateway, report=say
+        )
         try:
             services.__enter__()
         except SlipstreamError as error:
-            refusal = str(error)
+            refusal = in_flags_words(str(error), FLAGS)
         else:
             refusal = ""
     if refusal:

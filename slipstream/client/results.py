@@ -101,6 +101,9 @@ class Result:
     """One for each of ``token_ids``, if asked for."""
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     """Log-probabilities of the prompt's tokens from the second on, if asked for."""
+    token_text_byte_counts: list[int] = field(default_factory=list)
+    """Bytes of UTF-8 in ``text`` that each of ``token_ids`` made certain, if origins are asked
+    for."""
     session_id: str = ""
     """The session's id, which ``watch`` and ``cancel`` take. A single answer has one too."""
     turn: int = 0
@@ -166,6 +169,7 @@ class Result:
         self.token_ids.extend(delta.token_ids)
         self.logprobs.extend(delta.logprobs)
         self.prompt_logprobs.extend(delta.prompt_logprobs)
+        self.token_text_byte_counts.extend(delta.token_text_byte_counts)
 
     def record_end(self, end: turn_pb2.TurnFinished | turn_pb2.TurnFailed) -> None:
         """Record the usage, rounds and times that a turn's last event tells."""

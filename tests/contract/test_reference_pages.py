@@ -10,11 +10,12 @@ import pytest
 
 from gateway.settings import GatewaySettings
 from orchestrator.processes.settings import OrchestratorSettings
+from slipstream.cli.serve_flags import FLAGS
 from slipstream.reasons import Reason
 from slipstream.v1 import orchestrator_pb2
 from tests.documents import ROOT
 from tools import stage_site
-from tools.reference import api, benchmarks, commands, decisions, errors, settings
+from tools.reference import api, benchmarks, commands, decisions, errors, serve_flags, settings
 from verifier_service.settings import VerifierSettings
 
 
@@ -39,11 +40,16 @@ def test_the_settings_page_gives_bounds_choices_and_defaults() -> None:
 
 def test_the_commands_page_has_a_section_for_each_command_with_its_options() -> None:
     sections = dict(re.findall(r"^## slipstream ([^\n]+)\n(.*?)(?=^## |\Z)", commands.page(), re.M | re.S))
-    known = commands.all_commands()
+    known = {name: command for name, command in commands.all_commands().items() if not command.hidden}
     assert "session list" in known
     assert sections.keys() == known.keys()
     for name, command in known.items():
-        assert all(option in sections[name] for one in command.params for option in one.opts if option.startswith("--"))
+        listed = [one for one in command.params if not getattr(one, "hidden", False)]
+        assert all(option in sections[name] for one in listed for option in one.opts if option.startswith("--"))
+
+
+def test_the_page_of_serve_has_each_flag_once() -> None:
+    assert first_cells(serve_flags.page()) == [flag.name for flag in FLAGS]
 
 
 def test_the_errors_page_has_each_reason_once() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import signal
@@ -16,30 +15,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
 import pytest
 
 from slipstream.cli.local import LocalServices, PairSettings, free_address
 from slipstream.client import Client, Settings
 from slipstream.version import VERSION
-
-SLIPSTREAM = [sys.executable, "-m", "slipstream.cli"]
-
-
-def left_behind() -> list[str]:
-    """Return the command lines of orphaned services: the process that each one names as its parent
-    has ended."""
-    lines = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
-    services = [line for line in lines if "slipstream.cli.child" in line]
-    parent = [int(line[line.index("slipstream.cli.child") + 1]) for line in services]
-    return [" ".join(line) for line, pid in zip(services, parent, strict=True) if not psutil.pid_exists(pid)]
-
-
-def wait_until_none_left() -> None:
-    deadline = time.monotonic() + 60
-    while left_behind():
-        assert time.monotonic() < deadline, left_behind()
-        time.sleep(0.1)
+from tests.commands import SLIPSTREAM, run, started, wait_until_none_left
 
 
 @pytest.mark.essential
@@ -92,10 +73,12 @@ def test_up_serves_on_the_addresses_it_is_told_until_a_signal() -> None:
         addresses[1],
         "--draft-address",
         addresses[2],
+        "--no-http",
     ]
     with subprocess.Popen([*SLIPSTREAM, "up", *PAPER, *flags], stderr=subprocess.PIPE, text=True) as up:
         assert up.stderr is not None
         for line in up.stderr:
+            assert "gateway" not in line
             if line.startswith("ready"):
                 break
         info = subprocess.run(
@@ -129,7 +112,7 @@ def test_up_accepts_what_its_services_accept(tmp_path: Path) -> None:
     metrics = three_ports_in_a_row()
     flags = [f"--{name}-address={address}" for name, address in addresses.items()]
     flags += ["--store", str(tmp_path / "kept.db"), "--access", str(tmp_path / "access.toml")]
-    flags += ["--kv-memory-mib", "3", "--metrics-address", metrics]
+    flags += ["--kv-memory-mib", "3", "--metrics-address", metrics, "--port", free_address().rpartition(":")[2]]
     with started(["up", *PAPER, *flags]) as (up, shown):
         for place, name in enumerate(names):
             page = f"http://{address_after(metrics, place)}/metrics"
@@ -144,21 +127,6 @@ def test_up_accepts_what_its_services_accept(tmp_path: Path) -> None:
         assert run("info", *address, SLIPSTREAM_TOKEN=token).returncode == 0
         up.send_signal(signal.SIGINT)
         assert up.wait(60) == 130
-
-
-@contextmanager
-def started(command: list[str]) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Inside, a command that starts services is ready; with what it showed until then. It is ended
-    in any case."""
-    with subprocess.Popen([*SLIPSTREAM, *command], stderr=subprocess.PIPE, text=True) as up:
-        try:
-            assert up.stderr is not None
-            shown = ""
-            while "ready" not in shown and (line := up.stderr.readline()):
-                shown += line
-            yield up, shown
-        finally:
-            up.terminate()
 
 
 def test_services_that_start_answer_and_are_left_warn_of_nothing() -> None:
@@ -222,7 +190,7 @@ def test_an_address_that_cannot_be_listened_on_is_refused_by_its_option(paper: L
     busy, free = paper.draft_address, [free_address() for _ in range(2)]
     others = ["--orchestrator-address", free[0], "--verifier-address", free[1]]
     for address, fault in (
-        (busy, f"cannot listen on {busy}: address already in use; does slipstream up run already?"),
+        (busy, f"cannot listen on {busy}: address already in use; does slipstream serve run already?"),
         (free[0], f"--orchestrator-address and --draft-address are both {free[0]}: give each a port of its own"),
         ("localhost", "--draft-address localhost is not an address: give host:port, such as 127.0.0.1:50051"),
         ("127.0.0.1:x", "--draft-address 127.0.0.1:x is not an address: give host:port, such as 127.0.0.1:50051"),
@@ -251,18 +219,12 @@ def test_a_prediction_that_is_no_text_is_named_before_the_server_is_asked(tmp_pa
         assert ended.stderr.startswith("slipstream: --prediction") and fault in ended.stderr
 
 
-def run(*command: str, text: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-    """A command of slipstream's whose streams are no terminal."""
-    known = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1", **environment}
-    return subprocess.run([*SLIPSTREAM, *command], input=text, capture_output=True, text=True, timeout=240, env=known)
-
-
 @pytest.mark.parametrize(
     ("command", "example"),
     [
         ([], "Commands"),
         (["chat"], "slipstream chat --local --show-rounds"),
-        (["up"], "--kv-memory-mib 4096"),
+        (["serve"], "--kv-memory-mib 4096"),
         (["info"], "slipstream info --json"),
         (["top"], "slipstream top --once --interval 10 --json"),
         (["session"], "delete"),
@@ -284,7 +246,7 @@ def test_where_no_orchestrator_is_a_command_says_so_and_what_to_do(command: list
     address = free_address()
     ended = run(*command, "--address", address)
     assert (ended.returncode, ended.stdout) == (1, "")
-    assert ended.stderr.startswith(f"slipstream: {address}: ") and "slipstream up" in ended.stderr
+    assert ended.stderr.startswith(f"slipstream: {address}: ") and "slipstream serve" in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
 
 

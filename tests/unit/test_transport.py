@@ -95,14 +95,14 @@ def test_plaintext_abroad_has_to_be_asked_for(settings: Any, tmp_path: Path) -> 
     assert admin.model_copy(update={"insecure": True}).listening().admin_address == "0.0.0.0:2"
 
 
-def test_up_listens_abroad_where_all_three_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_up_listens_abroad_where_all_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[tuple[Any, Any]] = []
 
     def serving(settings: Any, _listening: Any, **addresses: Any) -> Any:
         started.append((settings, addresses))
         raise SystemExit(0)
 
-    monkeypatch.setattr("slipstream.cli.commands.up.serving", serving)
+    monkeypatch.setattr("slipstream.cli.commands.serve.serving", serving)
     abroad = ["up", "--orchestrator-address", "0.0.0.0:1"]
     assert "--orchestrator-address 0.0.0.0:1 is not on loopback" in CliRunner().invoke(app, abroad).output
     assert not started

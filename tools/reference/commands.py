@@ -14,7 +14,7 @@ _HEAD = """# Commands
 
 `pip install slipstream-llm` brings the command `slipstream`. `slipstream COMMAND --help`, or `-h`,
 prints the same as this page, and `slipstream --version` the version. The settings of the services
-themselves are in [settings.md](settings.md).
+themselves are in [settings.md](settings.md). `slipstream up` is an older name of `slipstream serve`.
 """
 
 
@@ -42,23 +42,28 @@ def _within(prefix: str, group: Any) -> Iterator[tuple[str, Any]]:
 
 def _section(name: str, command: Any) -> Iterator[str]:
     arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
-    options = [parameter for parameter in command.params if parameter.param_type_name == "option"]
+    options = [parameter for parameter in command.params if _is_listed_option(parameter)]
     words = [
         "slipstream",
         name,
-        *(f"{argument.name.upper()}{'...' if argument.nargs < 0 else ''}" for argument in arguments),
+        *(f"{_name(argument)}{'...' if argument.nargs < 0 else ''}" for argument in arguments),
         *(["[OPTIONS]"] if options else []),
     ]
     yield f"\n## slipstream {name}\n\n```text\n{' '.join(words)}\n```\n\n"
     for text in (command.help or "").split("\n\n"):
         yield paragraph(text) + "\n"
     if arguments:
-        yield (
-            table(["argument", "meaning"], ([f"`{one.name.upper()}`", cell(one.help or "")] for one in arguments))
-            + "\n"
-        )
+        yield (table(["argument", "meaning"], ([f"`{_name(one)}`", cell(one.help or "")] for one in arguments)) + "\n")
     if options:
         yield table(["option", "default", "meaning"], map(_option, options))
+
+
+def _name(argument: Any) -> str:
+    return str(argument.metavar or argument.name.upper())
+
+
+def _is_listed_option(parameter: Any) -> bool:
+    return parameter.param_type_name == "option" and not parameter.hidden
 
 
 def _option(option: Any) -> list[str]:

@@ -10,11 +10,12 @@ import typer
 from slipstream.cli.chat import converse
 from slipstream.cli.commands.options import Device, Draft, DraftLength, Dtype, Target
 from slipstream.cli.ending import progress, refusals
-from slipstream.cli.local import PairSettings
+from slipstream.cli.local import PairSettings, free_address
 from slipstream.cli.reaching import Server, with_server
 from slipstream.cli.serving import serving
 from slipstream.cli.terminal import argument_text, file_text
 from slipstream.client import PeerError, Settings
+from slipstream.extras import missing
 
 
 @with_server
@@ -59,6 +60,9 @@ def chat(
         _converse(server, options, show_rounds, predicted)
         return
     with serving(PairSettings(target=target, draft=draft, device=device, dtype=dtype)) as services:
+        if not missing("gateway"):
+            gateway = services.start_gateway(free_address())  # it serves before a person has read the line
+            progress.print(f"OpenAI's API for this chat's model: {gateway.url}/v1", highlight=False, soft_wrap=True)
         _converse(Server(services.orchestrator_address), options, show_rounds, predicted)
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any
 
 import grpc
 
-from slipstream.client import requests
+from slipstream.client import json_calls, requests
 from slipstream.client.aio import session as sessions
 from slipstream.client.aio.connection import AsyncConnection
 from slipstream.client.aio.event_loop import AsyncChannel
@@ -312,6 +313,27 @@ class AsyncClient:
         return await self._connection.call(
             self.stub.GetStatus, orchestrator_pb2.GetStatusRequest(), self._connection.attempts(timeout)
         )
+
+    async def call_json(
+        self, method: str, request: Mapping[str, Any], *, timeout: float | None = None
+    ) -> dict[str, Any]:
+        """Call a method that has one response, such as "GetSession", with request and response in
+        protobuf's JSON. PeerError also if the request has an unknown field or a wrong value."""
+        message = json_calls.request_from_json(method, request)
+        attempts = self._connection.attempts(timeout)
+        return json_calls.response_as_json(await self._connection.call(getattr(self.stub, method), message, attempts))
+
+    async def stream_json(
+        self, method: str, request: Mapping[str, Any], *, timeout: float | None = None
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """Iterate over the responses of a method such as "WatchTurn", in protobuf's JSON. A stream
+        that is lost is not begun again: PeerError."""
+        message = json_calls.request_from_json(method, request)
+        attempts = self._connection.attempts(timeout)
+        responses = self._connection.stream(getattr(self.stub, method), message, attempts)
+        async with contextlib.aclosing(responses):
+            async for response in responses:
+                yield json_calls.response_as_json(response)
 
     async def close(self) -> None:
         """Close the replies that were not read to their end, and the connection."""

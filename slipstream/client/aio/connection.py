@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import AsyncIterable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from slipstream.client.aio.event_loop import (
@@ -88,6 +88,20 @@ class AsyncConnection:
             else:
                 attempts.note_answer()
                 return responses
+
+    async def stream(
+        self, method: Callable[..., AsyncIterable[Response]], request: object, attempts: Attempts
+    ) -> AsyncGenerator[Response, None]:
+        """Iterate over the answers of a stream. PeerError if it is lost."""
+        call: Any = method(request, timeout=attempts.remaining(), metadata=self._metadata)
+        try:
+            async for response in call:
+                attempts.note_answer()
+                yield response
+        except RpcError as error:
+            raise peer_error_of(error) from error
+        finally:
+            call.cancel()
 
     def begin_stream(self, watching: Watching) -> TurnCall:
         """Begin a stream of what a `Watching` asks for."""

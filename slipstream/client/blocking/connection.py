@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from slipstream.client.attempts import Attempts, Contact
@@ -87,6 +87,20 @@ class Connection:
             else:
                 attempts.note_answer()
                 return responses
+
+    def stream(
+        self, method: Callable[..., Iterable[Response]], request: object, attempts: Attempts
+    ) -> Generator[Response, None]:
+        """Iterate over the answers of a stream. PeerError if it is lost."""
+        call: Any = method(request, timeout=attempts.remaining(), metadata=self._metadata)
+        try:
+            for response in call:
+                attempts.note_answer()
+                yield response
+        except RpcError as error:
+            raise peer_error_of(error) from error
+        finally:
+            call.cancel()
 
     def begin_stream(self, watching: Watching) -> TurnCall:
         """Begin a stream of what a `Watching` asks for."""

@@ -1,0 +1,131 @@
+import type { Signal } from "@preact/signals";
+import { useEffect, useRef } from "preact/hooks";
+
+import { accessToken, keepAccessToken } from "../api/http";
+import { refresh, server } from "../state/server";
+import { DEFAULTS, keepSettings, type Settings, settings } from "../state/settings";
+
+/** Settings, which are kept as they change. */
+export function SettingsDialog({ isOpen }: { isOpen: Signal<boolean> }) {
+  const dialog = useRef<HTMLDialogElement>(null);
+  useEffect(() => {
+    if (isOpen.value) dialog.current?.showModal();
+    else dialog.current?.close();
+  }, [isOpen.value]);
+  return (
+    <dialog ref={dialog} class="dialog settings" aria-labelledby="settings-title" onClose={() => (isOpen.value = false)}>
+      <form method="dialog">
+        <h2 id="settings-title">Settings</h2>
+        {isOpen.value && <Fields />}
+        <div class="buttons">
+          <button type="button" class="plain" onClick={() => keepSettings(DEFAULTS)}>
+            Reset
+          </button>
+          <button class="primary">Done</button>
+        </div>
+      </form>
+    </dialog>
+  );
+}
+
+function Fields() {
+  const info = server.value;
+  const defaults = info?.target.samplingDefaults;
+  const set = (changed: Partial<Settings>) => keepSettings({ ...settings.value, ...changed });
+  const chosen = settings.value;
+  return (
+    <>
+      <fieldset>
+        <legend>How words are chosen</legend>
+        <NumberField label="Temperature" name="temperature" hint="0 always takes the likeliest word" max={5} step={0.1} standard={defaults?.temperature ?? 0} set={set} />
+        <NumberField label="Top p" name="topP" hint="keep the likeliest words up to this share" max={1} step={0.05} standard={defaults?.topP ?? 1} set={set} />
+        <NumberField label="Most tokens" name="maxTokens" hint="of an answer" min={1} step={1} standard={info?.defaultMaxTokenCount ?? 512} set={set} />
+        <NumberField label="Seed" name="seed" hint="the same seed gives the same text" step={1} standard="random" set={set} />
+      </fieldset>
+      <fieldset>
+        <legend>How it is sped up</legend>
+        <label class="field">
+          <span>Speculation</span>
+          <select value={chosen.speculation} onChange={(event) => set({ speculation: event.currentTarget.value as Settings["speculation"] })}>
+            <option value="default">Server’s default</option>
+            <option value="on">On: as many hints as pay</option>
+            <option value="fixed">On: a fixed number of hints</option>
+            <option value="off">Off</option>
+          </select>
+          <small>changes the speed, never the text</small>
+        </label>
+        {chosen.speculation === "fixed" && (
+          <NumberField label="Hints a step" name="draftLength" hint="" min={1} max={info?.maxDraftLength ?? 64} step={1} standard={5} set={set} />
+        )}
+        <label class="check">
+          <input type="checkbox" checked={chosen.colours} onChange={(event) => set({ colours: event.currentTarget.checked })} />
+          Colour tokens by their origin
+        </label>
+      </fieldset>
+      <fieldset>
+        <legend>New chats</legend>
+        <label class="field tall">
+          <span>System prompt</span>
+          <textarea rows={3} value={chosen.system} onInput={(event) => set({ system: event.currentTarget.value })} />
+          <small>for chats that you begin from now on</small>
+        </label>
+      </fieldset>
+      <fieldset>
+        <legend>Access</legend>
+        <AccessToken />
+      </fieldset>
+    </>
+  );
+}
+
+interface NumberFieldProperties {
+  label: string;
+  name: "temperature" | "topP" | "maxTokens" | "seed" | "draftLength";
+  hint: string;
+  min?: number;
+  max?: number;
+  step: number;
+  standard: number | string;
+  set: (changed: Partial<Settings>) => void;
+}
+
+function NumberField({ label, name, hint, min = 0, max, step, standard, set }: NumberFieldProperties) {
+  return (
+    <label class="field">
+      <span>{label}</span>
+      <input
+        type="number"
+        inputMode="decimal"
+        min={min}
+        max={max}
+        step={step}
+        placeholder={String(standard)}
+        value={settings.value[name]}
+        onChange={(event) => {
+          if (event.currentTarget.checkValidity()) set({ [name]: event.currentTarget.value });
+          else event.currentTarget.reportValidity();
+        }}
+      />
+      <small>{hint}</small>
+    </label>
+  );
+}
+
+function AccessToken() {
+  return (
+    <label class="field">
+      <span>Access token</span>
+      <input
+        type="password"
+        autocomplete="off"
+        placeholder="none"
+        value={accessToken()}
+        onChange={(event) => {
+          keepAccessToken(event.currentTarget.value.trim());
+          void refresh();
+        }}
+      />
+      <small>this tab forgets it when you close it</small>
+    </label>
+  );
+}

@@ -1,0 +1,198 @@
+"""Flags of `slipstream serve`: each is passed on, accepted with a remark, or refused by name."""
+
+from __future__ import annotations
+
+import re
+import socket
+from typing import Any
+
+import pytest
+from pydantic_settings import BaseSettings
+from typer.testing import CliRunner
+
+from draft_service.settings import DraftSettings
+from gateway.settings import GatewaySettings
+from orchestrator.processes.settings import OrchestratorSettings
+from slipstream.cli import flags
+from slipstream.cli.__main__ import app
+from slipstream.cli.chosen_pair import ChosenPair, chosen_pair
+from slipstream.cli.flags import Fate, Flag
+from slipstream.cli.listen_addresses import metrics_addresses
+from slipstream.cli.local import free_address
+from slipstream.cli.serve_flags import ACCEPTED, FLAGS, OURS, REFUSED
+from verifier_service.settings import VerifierSettings
+
+SETTINGS: dict[str, type[BaseSettings]] = {
+    "orchestrator": OrchestratorSettings,
+    "verifier": VerifierSettings,
+    "draft": DraftSettings,
+    "gateway": GatewaySettings,
+}
+
+
+def given(**values: Any) -> dict[str, Any]:
+    """What a command line without other flags gives."""
+    return {flag.keyword: flag.default if flag.takes else False for flag in FLAGS} | values
+
+
+def a_value(flag: Flag) -> Any:
+    return "some" if flag.takes else True
+
+
+def test_each_flag_is_there_once_and_says_something() -> None:
+    names = [flag.name for flag in FLAGS]
+    assert len(names) == len(set(names))
+    assert all(flag.says for flag in FLAGS)
+
+
+@pytest.mark.parametrize("flag", [flag for flag in OURS if flag.settings], ids=lambda flag: flag.name)
+def test_a_flag_goes_to_the_services_that_have_its_setting(flag: Flag) -> None:
+    for service, kind in SETTINGS.items():
+        passed = flags.flags_of(service, FLAGS, given(**{flag.keyword: a_value(flag)}))
+        if service in flag.settings:
+            assert passed == [f"--{flag.settings[service]}", *(["some"] if flag.takes else [])]
+            assert flag.settings[service].replace("-", "_") in kind.model_fields
+        else:
+            assert not passed
+
+
+def test_defaults_that_the_help_names_are_the_services_own() -> None:
+    for flag in OURS:
+        for service, setting in flag.settings.items():
+            if named := re.search(r"default: (\d+)$", flag.says):
+                assert SETTINGS[service].model_fields[setting.replace("-", "_")].default == int(named[1])
+
+
+@pytest.mark.parametrize("flag", ACCEPTED, ids=lambda flag: flag.name)
+def test_a_flag_without_effect_is_remarked_on(flag: Flag) -> None:
+    values = given(**{flag.keyword: a_value(flag)})
+    (remark,) = flags.remarks(FLAGS, values)
+    assert remark.startswith(flag.name) and flag.says in remark
+    assert flags.refusal(FLAGS, values) == ""
+    assert not any(flags.flags_of(service, FLAGS, values) for service in SETTINGS)
+
+
+@pytest.mark.parametrize("flag", REFUSED, ids=lambda flag: flag.name)
+def test_a_refused_flag_is_named_with_what_would_be_right(flag: Flag) -> None:
+    ended = CliRunner().invoke(app, ["serve", flag.name, *(["some"] if flag.takes else [])])
+    assert ended.exit_code == 1
+    shown = f"{flag.name} some" if flag.takes else flag.name
+    assert " ".join(ended.stderr.split()) == f"slipstream: {shown}: {flag.says}"
+    for value in flag.harmless:
+        assert flags.refusal(FLAGS, given(**{flag.keyword: value})) == ""
+
+
+def test_flags_of_the_table_are_those_of_the_commands_and_help_lists_ours() -> None:
+    for command in ("serve", "up"):
+        shown = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"}).stdout
+        for flag in FLAGS:
+            assert (f" {flag.name} " in shown) == (flag.fate is Fate.OURS), flag.name
+
+
+def test_a_flag_that_nothing_knows_is_refused() -> None:
+    ended = CliRunner().invoke(app, ["serve", "--no-such-flag"])
+    assert ended.exit_code == 2 and "--no-such-flag" in ended.stderr
+
+
+def test_a_flag_may_have_underscores_as_in_vllm() -> None:
+    ended = CliRunner().invoke(app, ["serve", "--tensor_parallel_size", "2"])
+    assert "--tensor-parallel-size 2: one device computes a model" in ended.stderr
+
+
+def test_a_services_words_are_told_with_our_flags() -> None:
+    told = "gateway: --tls-certificate a and --tls-key b do not belong together; --tls-keys is none"
+    assert flags.in_flags_words(told, FLAGS) == told.replace("--tls-certificate", "--ssl-certfile").replace(
+        "--tls-key b", "--ssl-keyfile b"
+    )
+    assert flags.in_flags_words("verifier: --tls-key x", FLAGS) == "verifier: --tls-key x"
+
+
+def test_metrics_take_ports_in_a_row() -> None:
+    assert metrics_addresses("127.0.0.1:9464", ["orchestrator", "verifier"]) == {
+        "orchestrator": "127.0.0.1:9464",
+        "verifier": "127.0.0.1:9465",
+    }
+    assert metrics_addresses("", ["orchestrator"]) == {}
+    assert all("metrics_address" in SETTINGS[name].model_fields for name in ("orchestrator", "verifier", "draft"))
+
+
+@pytest.mark.parametrize(
+    ("positional", "values", "chosen"),
+    [
+        (None, {}, ("embedded", "embedded", None)),
+        (None, {"draft": ""}, ("embedded", "", None)),
+        ("big", {}, ("big", "", None)),
+        ("big", {"speculative_model": "small"}, ("big", "small", None)),
+        (None, {"model": "big", "draft": "small"}, ("big", "small", None)),
+        (None, {"target": "big"}, ("big", "", None)),
+        ("big", {"model": "big", "num_speculative_tokens": "4"}, ("big", "", "4")),
+        ("big", {"speculative_config": '{"model": "small", "num_speculative_tokens": 3}'}, ("big", "small", "3")),
+        ("big", {"speculative_config": '{"method": "ngram", "num_speculative_tokens": 3}'}, ("big", "", "3")),
+        (None, {"speculative_config": '{"method": "ngram"}'}, ("embedded", "", None)),
+        ("big", {"speculative_config": '{"method": "draft_model", "model": "small"}'}, ("big", "small", None)),
+    ],
+)
+def test_a_pair_has_many_names(positional: str | None, values: dict[str, str], chosen: tuple[str, str, str]) -> None:
+    pair = chosen_pair(positional, given(**values))
+    assert (pair.target, pair.draft, pair.draft_length) == chosen
+
+
+@pytest.mark.parametrize(
+    ("values", "fault"),
+    [
+        ({"model": "other"}, "MODEL and --model differ: give one of them"),
+        (
+            {"draft": "a", "speculative_config": '{"model": "b"}'},
+            "--draft and --speculative-config model differ: give one of them",
+        ),
+        (
+            {"num_speculative_tokens": "3", "speculative_config": '{"num_speculative_tokens": 4}'},
+            "--num-speculative-tokens and --speculative-config num_speculative_tokens differ: give one of them",
+        ),
+        ({"speculative_config": "{"}, "--speculative-config is no JSON: "),
+        ({"speculative_config": "[]"}, '--speculative-config must be a JSON object, such as {"model": "DRAFT"}'),
+        ({"speculative_config": '{"model": 3}'}, "--speculative-config model must be a model's directory"),
+        (
+            {"speculative_config": '{"num_speculative_tokens": true}'},
+            "--speculative-config num_speculative_tokens must be a whole number from 0",
+        ),
+        (
+            {"speculative_config": '{"method": "eagle3"}'},
+            "--speculative-config method must be draft_model, or ngram for no draft, but is 'eagle3'",
+        ),
+        ({"speculative_config": '{"method": "draft_model"}'}, "--speculative-config needs a model beside method"),
+        ({"speculative_config": '{"draft_tensor_parallel_size": 1}'}, "but not draft_tensor_parallel_size"),
+    ],
+)
+def test_a_wrong_pair_is_refused_by_its_flags(values: dict[str, str], fault: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(fault)):
+        chosen_pair("big", given(**values))
+
+
+def test_the_flag_of_a_model_is_kept_for_what_is_wrong_with_it() -> None:
+    pair = chosen_pair(None, given(target="big", speculative_config='{"model": "small"}'))
+    assert pair == ChosenPair("big", "small", None, "--target", "--speculative-config model")
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (["/nowhere"], "MODEL /nowhere: no such file or directory"),
+        (["--model", "/nowhere"], "--model /nowhere: no such file or directory"),
+        (["--speculative-config", '{"model": "/nowhere"}'], "--speculative-config model /nowhere: no such file"),
+        (["--dtype", "half"], "--dtype half: give one of auto, bfloat16, float32, float"),
+        (["--host", "0.0.0.0"], "--host 0.0.0.0:{port} is not on loopback"),
+        (["--host", "::"], "--host [::]:{port} is not on loopback"),
+        ([], "cannot listen on 127.0.0.1:{port}: address already in use; does slipstream serve run already?"),
+        (["--port", "none"], "--port 127.0.0.1:none is not an address"),
+    ],
+)
+def test_what_is_wrong_is_refused_by_its_flag_before_a_service_starts(words: list[str], fault: str) -> None:
+    addresses = [
+        word for name in ("orchestrator", "verifier", "draft") for word in (f"--{name}-address", free_address())
+    ]
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        port = busy.getsockname()[1]
+        ended = CliRunner().invoke(app, ["serve", *addresses, "--port", str(port), *words])
+    assert ended.exit_code == 1
+    assert " ".join(ended.stderr.split()).startswith(f"slipstream: {fault.format(port=port)}")
