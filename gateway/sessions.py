@@ -52,6 +52,12 @@ async def get_session(caller: Caller, session_id: str) -> dict[str, Any]:
     return await _call(caller, "GetSession", {"sessionId": session_id})
 
 
+@router.patch("/sessions/{session_id}")
+async def update_session(caller: Caller, session_id: str, asked: Content) -> dict[str, Any]:
+    """Change what is kept with a session, such as its title: UpdateSession."""
+    return await _call(caller, "UpdateSession", _with(asked, session_id=session_id))
+
+
 @router.delete("/sessions/{session_id}")
 async def delete_session(caller: Caller, session_id: str) -> dict[str, Any]:
     """Delete a session and end its turn: DeleteSession."""

@@ -58,12 +58,12 @@ def generation_of(request: orchestrator_pb2.GenerateRequest, caller: Principal) 
 def session_of(request: orchestrator_pb2.CreateSessionRequest, caller: Principal) -> NewSession:
     """Convert a CreateSession request."""
     settings, clock = settings_of(request.settings), time_of(request, "template_time")
-    name, metadata = _name(request.request_id, request), _metadata(request.metadata)
+    name, metadata = _name(request.request_id, request), metadata_of(request.metadata)
     options = options_of(request.template_options)
     return NewSession(given(request, "system"), settings, clock, name, caller, metadata, options)
 
 
-def _metadata(said: Mapping[str, str]) -> dict[str, str]:
+def metadata_of(said: Mapping[str, str]) -> dict[str, str]:
     """Return what a caller keeps with a session. InvalidFieldsError."""
     checks = (
         (len(said) <= MAX_METADATA, f"may have at most {MAX_METADATA} entries, but has {len(said)}"),

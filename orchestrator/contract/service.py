@@ -18,6 +18,7 @@ from orchestrator.contract.commands import (
     fork_of,
     generation_of,
     message_of,
+    metadata_of,
     page_size_of,
     page_token,
     session_of,
@@ -220,6 +221,16 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
             caller = self._access.principal_of(context)
             record = await self._sessions.fork(request.session_id, fork_of(request), caller)
             return orchestrator_pb2.ForkSessionResponse(
+                session=session_message(record.summary, self._sessions.ttl_seconds)
+            )
+
+    async def UpdateSession(
+        self, request: orchestrator_pb2.UpdateSessionRequest, context: Context
+    ) -> orchestrator_pb2.UpdateSessionResponse:
+        async with _refusals(context):
+            caller = self._access.principal_of(context)
+            record = await self._sessions.update(request.session_id, metadata_of(request.metadata), caller)
+            return orchestrator_pb2.UpdateSessionResponse(
                 session=session_message(record.summary, self._sessions.ttl_seconds)
             )
 

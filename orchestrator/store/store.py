@@ -296,6 +296,16 @@ class Store:
         """Return one turn of a session as it began; None if there is none."""
         return await self._database.run(lambda t: turn_begun(t, session_id, turn), reads=True)
 
+    async def write_payload(self, session: SessionRow) -> None:
+        """Write a session's payload. SessionMovedError if its owner does not own it."""
+
+        def work(t: Transaction) -> None:
+            values = (session.payload, session.id, session.owner, session.epoch)
+            if not t.execute("UPDATE sessions SET payload = ? WHERE id = ? AND owner = ? AND epoch = ?", values):
+                raise moved_error(session)
+
+        await self._database.run(work)
+
     async def begin_turn(self, session: SessionRow, turn: TurnRow, counts: Counts) -> None:
         """Write a turn that is about to begin. SessionMovedError if another process owns it."""
 

@@ -97,6 +97,11 @@ class OrchestratorServiceStub:
                 request_serializer=slipstream_dot_v1_dot_orchestrator__pb2.ForkSessionRequest.SerializeToString,
                 response_deserializer=slipstream_dot_v1_dot_orchestrator__pb2.ForkSessionResponse.FromString,
                 _registered_method=True)
+        self.UpdateSession = channel.unary_unary(
+                '/slipstream.v1.OrchestratorService/UpdateSession',
+                request_serializer=slipstream_dot_v1_dot_orchestrator__pb2.UpdateSessionRequest.SerializeToString,
+                response_deserializer=slipstream_dot_v1_dot_orchestrator__pb2.UpdateSessionResponse.FromString,
+                _registered_method=True)
         self.ExportSession = channel.unary_stream(
                 '/slipstream.v1.OrchestratorService/ExportSession',
                 request_serializer=slipstream_dot_v1_dot_orchestrator__pb2.ExportSessionRequest.SerializeToString,
@@ -269,6 +274,16 @@ class OrchestratorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def UpdateSession(self, request, context):
+        """Change what is kept with a session, such as its title. Its turns do not change.
+
+        Errors: INVALID_FIELDS, NOT_READY, SESSION_NOT_FOUND, SESSION_EXPIRED, SESSION_MOVED,
+        SESSION_UNREADABLE, STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ExportSession(self, request, context):
         """Export all that is stored of a session: first itself, and then its turns. `slipstream export`
         prints this as protobuf's JSON.
@@ -392,6 +407,11 @@ def add_OrchestratorServiceServicer_to_server(servicer, server):
                     servicer.ForkSession,
                     request_deserializer=slipstream_dot_v1_dot_orchestrator__pb2.ForkSessionRequest.FromString,
                     response_serializer=slipstream_dot_v1_dot_orchestrator__pb2.ForkSessionResponse.SerializeToString,
+            ),
+            'UpdateSession': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateSession,
+                    request_deserializer=slipstream_dot_v1_dot_orchestrator__pb2.UpdateSessionRequest.FromString,
+                    response_serializer=slipstream_dot_v1_dot_orchestrator__pb2.UpdateSessionResponse.SerializeToString,
             ),
             'ExportSession': grpc.unary_stream_rpc_method_handler(
                     servicer.ExportSession,
@@ -712,6 +732,33 @@ class OrchestratorService:
             '/slipstream.v1.OrchestratorService/ForkSession',
             slipstream_dot_v1_dot_orchestrator__pb2.ForkSessionRequest.SerializeToString,
             slipstream_dot_v1_dot_orchestrator__pb2.ForkSessionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateSession(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/slipstream.v1.OrchestratorService/UpdateSession',
+            slipstream_dot_v1_dot_orchestrator__pb2.UpdateSessionRequest.SerializeToString,
+            slipstream_dot_v1_dot_orchestrator__pb2.UpdateSessionResponse.FromString,
             options,
             channel_credentials,
             insecure,

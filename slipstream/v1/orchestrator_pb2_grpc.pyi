@@ -125,6 +125,12 @@ class OrchestratorServiceStub:
     TURN_NOT_FOUND, SHUTTING_DOWN, REQUEST_ID_REUSED, SESSION_LIMIT, NOT_READY, SESSION_NOT_FOUND,
     SESSION_EXPIRED, SESSION_MOVED, SESSION_UNREADABLE, STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
     """
+    UpdateSession: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.UpdateSessionRequest, _orchestrator_pb2.UpdateSessionResponse]
+    """Change what is kept with a session, such as its title. Its turns do not change.
+
+    Errors: INVALID_FIELDS, NOT_READY, SESSION_NOT_FOUND, SESSION_EXPIRED, SESSION_MOVED,
+    SESSION_UNREADABLE, STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
+    """
     ExportSession: _grpc.UnaryStreamMultiCallable[_orchestrator_pb2.ExportSessionRequest, _orchestrator_pb2.ExportSessionResponse]
     """Export all that is stored of a session: first itself, and then its turns. `slipstream export`
     prints this as protobuf's JSON.
@@ -265,6 +271,12 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     Errors: INVALID_FIELDS, PROMPT_TOO_LONG, NO_CHAT_TEMPLATE, CHAT_TEMPLATE_BROKEN, OVERLOADED,
     TURN_NOT_FOUND, SHUTTING_DOWN, REQUEST_ID_REUSED, SESSION_LIMIT, NOT_READY, SESSION_NOT_FOUND,
     SESSION_EXPIRED, SESSION_MOVED, SESSION_UNREADABLE, STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
+    """
+    UpdateSession: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.UpdateSessionRequest, _orchestrator_pb2.UpdateSessionResponse]  # type: ignore[assignment]
+    """Change what is kept with a session, such as its title. Its turns do not change.
+
+    Errors: INVALID_FIELDS, NOT_READY, SESSION_NOT_FOUND, SESSION_EXPIRED, SESSION_MOVED,
+    SESSION_UNREADABLE, STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
     """
     ExportSession: _aio.UnaryStreamMultiCallable[_orchestrator_pb2.ExportSessionRequest, _orchestrator_pb2.ExportSessionResponse]  # type: ignore[assignment]
     """Export all that is stored of a session: first itself, and then its turns. `slipstream export`
@@ -463,6 +475,18 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         Errors: INVALID_FIELDS, PROMPT_TOO_LONG, NO_CHAT_TEMPLATE, CHAT_TEMPLATE_BROKEN, OVERLOADED,
         TURN_NOT_FOUND, SHUTTING_DOWN, REQUEST_ID_REUSED, SESSION_LIMIT, NOT_READY, SESSION_NOT_FOUND,
         SESSION_EXPIRED, SESSION_MOVED, SESSION_UNREADABLE, STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
+        """
+
+    @_abc_1.abstractmethod
+    def UpdateSession(
+        self,
+        request: _orchestrator_pb2.UpdateSessionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_pb2.UpdateSessionResponse, _abc.Awaitable[_orchestrator_pb2.UpdateSessionResponse]]:
+        """Change what is kept with a session, such as its title. Its turns do not change.
+
+        Errors: INVALID_FIELDS, NOT_READY, SESSION_NOT_FOUND, SESSION_EXPIRED, SESSION_MOVED,
+        SESSION_UNREADABLE, STORE_UNAVAILABLE, WEIGHTS_MISMATCH.
         """
 
     @_abc_1.abstractmethod

@@ -71,6 +71,7 @@ def asked(stub: Any, session_id: str) -> list[tuple[Any, Any]]:
     return [
         (stub.GetSession, pb.GetSessionRequest(session_id=session_id)),
         (stub.GetTurn, pb.GetTurnRequest(session_id=session_id, turn=1)),
+        (stub.UpdateSession, pb.UpdateSessionRequest(session_id=session_id)),
         (stub.ExportSession, pb.ExportSessionRequest(session_id=session_id)),
         (stub.WatchTurn, pb.WatchTurnRequest(session_id=session_id, turn=1)),
         (stub.CancelTurn, pb.CancelTurnRequest(session_id=session_id, turn=1)),

@@ -99,6 +99,27 @@ def test_a_fork_may_have_another_system_message(either: Client, system: str | No
         assert [message.content for message in either.get_session(chat.session_id).messages][:2] == ["be brief", "one"]
 
 
+def test_a_sessions_metadata_changes_while_its_turn_runs_and_its_forks_have_the_new_one(either: Client) -> None:
+    with either.chat(metadata={"title": "old", "other": "x"}) as chat:
+        deltas = chat.send("1 2", LASTING).deltas()
+        next(deltas)
+        assert either.update_session(chat.session_id, {"title": "new"}).metadata == {"title": "new"}
+        chat.cancel()
+        chat.send("3", Settings(max_token_count=1)).wait()
+        session_id = chat.session_id
+    fork = either.fork_session(session_id)
+    listed = {session.session_id: session.metadata for session in either.list_sessions()}
+    assert (listed[session_id], listed[fork.session_id]) == ({"title": "new"}, {"title": "new"})
+    for metadata in ({"": "x"}, {"title": "x" * 513}, {str(index): "" for index in range(17)}):
+        with pytest.raises(PeerError) as refused:
+            either.update_session(session_id, metadata)
+        assert [violation.field for violation in refused.value.violations] == ["metadata"]
+    with pytest.raises(PeerError) as unknown:
+        either.update_session(either.generate("x", Settings(max_token_count=1)).wait().session_id, {})
+    assert unknown.value.reason == "SESSION_NOT_FOUND"
+    assert either.update_session(session_id, {}).metadata == {}
+
+
 def test_a_chat_stream_creates_a_session_with_metadata_once(paper: LocalServices) -> None:
     with Client(paper.orchestrator_address) as client:
         start = pb.ChatRequest(start={"metadata": {"a": "1", "b": "2"}}, request_id="with metadata")

@@ -135,6 +135,8 @@ def test_a_killed_orchestrator_loses_nothing(store: str, sampling: dict[str, flo
         assert stub.CreateSession(create).session.id == session_id, "the request is known"
         (listed,) = [s for s in stub.ListSessions(pb.ListSessionsRequest()).sessions if s.id == session_id]
         assert listed.metadata == metadata
+        metadata = {"title": "another"}
+        stub.UpdateSession(pb.UpdateSessionRequest(session_id=session_id, metadata=metadata))
         seen = read_some(stub, message(session_id, "two", "and now", **settings))
         kill_and_start_again(local)
         stub = stub_of(local, stack)

@@ -98,6 +98,8 @@ def test_a_turn_is_watched_from_a_position_and_goes_on_unwatched_until_it_is_can
 def test_sessions_are_listed_forked_and_deleted(gateway: GatewayProcess, session_id: str) -> None:
     fork = gateway.send(f"{SESSIONS}/{session_id}/fork", {"afterTurn": 0}).body["session"]
     assert fork["metadata"] == {"title": "a test"}
+    renamed = gateway.send(f"{SESSIONS}/{fork['id']}", {"metadata": {"title": "a fork"}}, method="PATCH")
+    assert renamed.body["session"]["metadata"] == {"title": "a fork"}
     listed = [session["id"] for session in gateway.send(f"{SESSIONS}?page_size=2").body["sessions"]]
     assert listed == [fork["id"], session_id]
     assert gateway.send(f"{SESSIONS}/{fork['id']}", method="DELETE").status == 200

@@ -56,6 +56,7 @@ async def test_a_session_is_asked_for_in_the_callers_name(operator: bool) -> Non
         "WatchTurn": pb.WatchTurnRequest(session_id="s"),
         "CancelTurn": pb.CancelTurnRequest(session_id="s"),
         "GetTurn": pb.GetTurnRequest(session_id="s"),
+        "UpdateSession": pb.UpdateSessionRequest(session_id="s"),
         "GetSession": pb.GetSessionRequest(session_id="s"),
         "ExportSession": pb.ExportSessionRequest(session_id="s"),
         "DeleteSession": pb.DeleteSessionRequest(session_id="s"),

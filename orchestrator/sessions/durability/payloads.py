@@ -152,6 +152,11 @@ def session_payload(
     return _SESSION.dump_json(payload).decode()
 
 
+def row_with_metadata(row: SessionRow, metadata: Mapping[str, str]) -> SessionRow:
+    """Return a session's row with other metadata. UnreadableError."""
+    return replace(row, payload=_SESSION.dump_json(replace(session_payload_of(row), metadata=dict(metadata))).decode())
+
+
 def new_session_row(
     session: Session,
     owner_id: str,

@@ -6,10 +6,12 @@ session without a row, as of a generation without a request_id, is not written.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from orchestrator.errors import SessionMovedError
 from orchestrator.sessions.conversation.session import Session
+from orchestrator.sessions.durability.payloads import row_with_metadata
 from orchestrator.sessions.durability.stored_session import StoredSession
 from orchestrator.sessions.durability.token_bytes import bytes_of
 from orchestrator.sessions.turns.turn_record import TurnRecord
@@ -34,7 +36,15 @@ class Persistence:
         """
         await self.write_turn_ends(stored, session)
         await self._store.begin_turn(row, turn, counts)
-        stored.row, stored.noted_count = row, 0
+        stored.row, stored.noted_count = stored.row_for(row.target), 0
+
+    async def write_metadata(self, stored: StoredSession, metadata: Mapping[str, str]) -> None:
+        """Write other metadata of a session. SessionMovedError, StoreUnavailableError,
+        UnreadableError: then it stays as it is."""
+        assert stored.row is not None
+        changed = row_with_metadata(stored.row, metadata)
+        await self._store.write_payload(changed)
+        stored.row, stored.metadata = replace(stored.row, payload=changed.payload), metadata
 
     async def create_generation(self, rows: Sequence[SessionRow], turns: Sequence[TurnRow]) -> list[SessionRow]:
         """Write a generation's sessions, each with its turn that is about to begin.

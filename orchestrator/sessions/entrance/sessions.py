@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from types import TracebackType
 
 from opentelemetry.context import Context
@@ -302,6 +302,18 @@ class Sessions:
             await self._eviction.confirm_ownership(record)
         await self._eviction.write_turn_ends(record)
         record.turns.get(turn)
+
+    async def update(self, session_id: str, metadata: Mapping[str, str], caller: Principal) -> SessionRecord:
+        """Change a session's metadata. Raises what `get` raises; UnreadableError."""
+        record = await self.get(session_id, caller)
+        if not record.stored.listed:
+            raise session_not_found(session_id)
+        try:
+            await self.tasks.run_to_completion(self._persistence.write_metadata(record.stored, metadata))
+        except SessionMovedError:
+            await self._eviction.evict_moved_session(record)
+            raise
+        return record
 
     async def delete(self, session_id: str, caller: Principal) -> None:
         """Delete a session, cancel its turn, and release its pages. SessionNotFoundError;

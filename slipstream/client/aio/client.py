@@ -221,6 +221,17 @@ class AsyncClient:
         forked = await self._connection.call(self.stub.ForkSession, request, self._connection.attempts(timeout))
         return AsyncSession(self._connection, SessionInfo.from_message(forked.session))
 
+    async def update_session(
+        self, session_id: str, metadata: Mapping[str, str], *, timeout: float | None = None
+    ) -> SessionInfo:
+        """Change what is kept with a session: ``metadata`` takes the place of the session's. Return
+        the session as it is then."""
+        request = orchestrator_pb2.UpdateSessionRequest(session_id=session_id, metadata=metadata)
+        attempts = self._connection.attempts(timeout)
+        return SessionInfo.from_message(
+            (await self._connection.call(self.stub.UpdateSession, request, attempts)).session
+        )
+
     async def export_session(self, session_id: str, *, timeout: float | None = None) -> dict[str, Any]:
         """Return all that the server stores of a session, in protobuf's JSON: an ExportedSession,
         with an ExportedTurn in ``turns`` for each turn that has ended."""
