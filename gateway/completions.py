@@ -48,8 +48,11 @@ class CompletionRequest(GenerationFields):
     prompt: (
         Text | Tokens | Annotated[list[Text], Field(min_length=1)] | Annotated[list[Tokens], Field(min_length=1)]
     ) = Field(description="a text, a list of token ids, or a list of either; no chat template is applied")
-    max_tokens: Int32 = Field(
-        _DEFAULT_MAX_TOKENS, ge=0, description="most tokens of an answer; 0, with `echo`: only the prompt comes back"
+    max_tokens: int = Field(  # the bounds of Int32 would replace this one
+        _DEFAULT_MAX_TOKENS,
+        ge=0,
+        le=2**31 - 1,
+        description="most tokens of an answer; 0, with `echo`: only the prompt comes back",
     )
     echo: bool = Field(False, description="begin the text, and the log-probabilities, with the prompt")
     logprobs: int | None = Field(

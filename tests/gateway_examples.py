@@ -1,0 +1,187 @@
+"""A right and a wrong value of each field that the gateway supports, and where each object of a
+request belongs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+from fastapi.routing import APIRoute
+
+from gateway.app import ENDPOINTS
+from gateway.chat_completions import ChatMessage, ChatRequest, JsonSchema, PredictedContent, ResponseFormat, TextPart
+from gateway.completions import CompletionRequest
+from gateway.fields import Fields, StreamOptions, StructuredOutputs
+from gateway.tokenization import DetokenizeRequest, TokenizeRequest
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+MODEL = "embedded-target"
+SCHEMA = {"type": "object"}
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A value of a field that is taken, one that is refused, and fields that either needs."""
+
+    right: Any
+    wrong: Any
+    beside: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The place of an object in a request: the request's path, the object's own path in it, and the
+    body around the object."""
+
+    path: str
+    prefix: str
+    body: Callable[[Mapping[str, Any]], dict[str, Any]]
+
+
+def _chat(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2, **fields}
+
+
+def _completion(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {"model": MODEL, "prompt": "import ", "max_tokens": 2, **fields}
+
+
+def _message(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {"role": "user", "content": "Hi", **fields}
+
+
+def _schema(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA, **fields}}
+
+
+PLACES: dict[type[Fields], Place] = {
+    ChatRequest: Place(CHAT, "", _chat),
+    ChatMessage: Place(CHAT, "messages[0].", lambda fields: _chat({"messages": [_message(fields)]})),
+    TextPart: Place(
+        CHAT,
+        "messages[0].content[0].",
+        lambda fields: _chat({"messages": [_message({"content": [{"type": "text", "text": "Hi", **fields}]})]}),
+    ),
+    StreamOptions: Place(CHAT, "stream_options.", lambda fields: _chat({"stream": True, "stream_options": fields})),
+    StructuredOutputs: Place(
+        COMPLETIONS, "structured_outputs.", lambda fields: _completion({"structured_outputs": fields})
+    ),
+    ResponseFormat: Place(
+        CHAT, "response_format.", lambda fields: _chat({"response_format": {"type": "text", **fields}})
+    ),
+    JsonSchema: Place(CHAT, "response_format.json_schema.", lambda fields: _chat({"response_format": _schema(fields)})),
+    PredictedContent: Place(
+        CHAT, "prediction.", lambda fields: _chat({"prediction": {"type": "content", "content": "Hi", **fields}})
+    ),
+    CompletionRequest: Place(COMPLETIONS, "", _completion),
+    TokenizeRequest: Place("/tokenize", "", lambda fields: {"prompt": "Hi", **fields}),
+    DetokenizeRequest: Place("/detokenize", "", lambda fields: {"tokens": [70], **fields}),
+}
+
+_COMMON = {
+    "model": Example(MODEL, "other"),
+    "stream": Example(False, "yes"),
+    "stream_options": Example({"include_usage": True}, True, {"stream": True}),
+    "n": Example(2, 65),
+    "temperature": Example(0.5, -1),
+    "top_p": Example(0.5, 0, {"temperature": 1}),
+    "top_k": Example(-1, -2),
+    "min_p": Example(0.1, 2),
+    "presence_penalty": Example(1, 3),
+    "frequency_penalty": Example(-1, -3),
+    "repetition_penalty": Example(1.1, 0),
+    "logit_bias": Example({"70": 100}, {"a": 1}),
+    "seed": Example(2**63 - 1, -1),
+    "stop": Example(["a", "b"], [""]),
+    "stop_token_ids": Example([70], 70),
+    "include_stop_str_in_output": Example(True, "yes", {"stop": "a"}),
+    "min_tokens": Example(2, -1),
+    "ignore_eos": Example(True, 1),
+    "structured_outputs": Example({"choice": ["yes", "no"]}, {}),
+    "guided_json": Example({"enum": [1, 2]}, 5),
+    "guided_regex": Example("[ab]", ["a"]),
+    "guided_choice": Example(["yes", "no"], "yes"),
+    "guided_grammar": Example('start: "a" | "b"', ["a"]),
+    "allowed_token_ids": Example([70, 80], [10**6]),
+    "prompt_logprobs": Example(20, 21),
+    "request_id": Example("mine", "two words"),
+    "return_token_ids": Example(True, "yes"),
+    "user": Example("ann", 5),
+    "speculation": Example(4, "fast"),
+}
+
+EXAMPLES: dict[type[Fields], dict[str, Example]] = {
+    ChatRequest: {
+        **_COMMON,
+        "messages": Example([{"role": "user", "content": [{"type": "text", "text": "Hi"}]}], []),
+        "max_tokens": Example(1, 0),
+        "max_completion_tokens": Example(1, 0, {"max_tokens": None}),
+        "logprobs": Example(True, 5),
+        "top_logprobs": Example(20, 21, {"logprobs": True}),
+        "response_format": Example({"type": "text"}, "text"),
+        "prediction": Example({"type": "content", "content": "Hello"}, "Hello"),
+    },
+    ChatMessage: {"role": Example("user", "robot"), "content": Example("Hi", 5)},
+    TextPart: {"type": Example("text", "image_url"), "text": Example("Hi", 5)},
+    StreamOptions: {"include_usage": Example(True, "yes")},
+    StructuredOutputs: {
+        "json": Example(SCHEMA, 5),
+        "regex": Example("[ab]", 5),
+        "choice": Example(["yes"], "yes"),
+        "grammar": Example('start: "a"', 5),
+    },
+    ResponseFormat: {
+        "type": Example("text", "xml"),
+        "json_schema": Example({"name": "n", "schema": SCHEMA}, "n", {"type": "json_schema"}),
+    },
+    JsonSchema: {
+        "name": Example("n", 5),
+        "description": Example("a thing", 5),
+        "schema": Example(SCHEMA, "object"),
+        "strict": Example(True, "yes"),
+    },
+    PredictedContent: {"type": Example("content", "text"), "content": Example("Hello", 5)},
+    CompletionRequest: {
+        **_COMMON,
+        "prompt": Example([[70], [80, 90]], []),
+        "max_tokens": Example(0, -1, {"echo": True}),
+        "echo": Example(True, "yes"),
+        "logprobs": Example(20, 21),
+    },
+    TokenizeRequest: {
+        "model": Example(MODEL, "other"),
+        "prompt": Example("Hi", ["Hi"]),
+        "messages": Example([{"role": "user", "content": "Hi"}], "Hi", {"prompt": None}),
+        "add_special_tokens": Example(False, "no"),
+        "add_generation_prompt": Example(False, "no", {"messages": [_message({})], "prompt": None}),
+        "return_token_strs": Example(True, "yes"),
+    },
+    DetokenizeRequest: {"model": Example(MODEL, "other"), "tokens": Example([70, 80], [10**6])},
+}
+"""By the model and the field's name in JSON."""
+
+
+def request_models() -> dict[type[Fields], str]:
+    """Return the models of all requests and of the objects in them, with an endpoint that takes
+    each."""
+    found: dict[type[Fields], str] = {}
+    for route in (route for module in ENDPOINTS for route in module.router.routes):
+        if isinstance(route, APIRoute) and route.body_field is not None:
+            for model in _models_in(route.body_field.field_info.annotation):
+                found.setdefault(model, route.path)
+    return found
+
+
+def names_of(model: type[Fields]) -> set[str]:
+    """Return the names of a model's supported fields in JSON."""
+    return {field.alias or name for name, field in model.model_fields.items()}
+
+
+def _models_in(annotation: Any) -> Iterator[type[Fields]]:
+    if isinstance(annotation, type) and issubclass(annotation, Fields):
+        yield annotation
+        for each in annotation.model_fields.values():
+            yield from _models_in(each.annotation)
+    for argument in get_args(annotation):
+        yield from _models_in(argument)
