@@ -4,6 +4,7 @@ newest one."""
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 
 from slipstream.compilation import PROGRESS
@@ -11,10 +12,13 @@ from slipstream.compilation import PROGRESS
 LOOKING = "looking on the hub for"
 DOWNLOADING = "downloading"
 LOADING = "loading the model"
+CHECKING = "checking the weights"
 WARMING = "measuring step times and warming up"
-_STAGES = (LOOKING, DOWNLOADING, LOADING, PROGRESS, WARMING)
+_STAGES = (LOOKING, DOWNLOADING, LOADING, CHECKING, PROGRESS, WARMING)
 
 
+QUIET_SECONDS = 1.0
+"""Loading that takes no longer is not worth a line."""
 _TELL_SECONDS = 1.0
 """Seconds from one line about bytes to the next."""
 
@@ -28,8 +32,8 @@ def last_stage(lines: Iterable[str]) -> str:
     return stage
 
 
-class ByteProgress:
-    """Tells how many bytes of a stage are done, at most once a second."""
+class _Progress(ABC):
+    """Tells how much of a stage is done, at most once a second."""
 
     def __init__(
         self,
@@ -48,10 +52,27 @@ class ByteProgress:
         self._told = False
 
     def reach(self, count: float, total: float) -> None:
-        """Bytes done so far, and in all."""
+        """Count what is done so far, and in all."""
         now = self._clock()
         if not 0 < count <= total or (now < self._next and not (self._told and count == total)):
             return
         self._next, self._told = now + _TELL_SECONDS, True
+        self._tell(f"{self._stage}: {self._figure(count, total)}")
+
+    @abstractmethod
+    def _figure(self, count: float, total: float) -> str: ...
+
+
+class ByteProgress(_Progress):
+    """Tells how many bytes of a stage are done, at most once a second."""
+
+    def _figure(self, count: float, total: float) -> str:
         unit, size = ("GB", 1e9) if total >= 1e9 else ("MB", 1e6)
-        self._tell(f"{self._stage}: {count / size:.1f} of {total / size:.1f} {unit}")
+        return f"{count / size:.1f} of {total / size:.1f} {unit}"
+
+
+class TensorProgress(_Progress):
+    """Tells how many tensors of a stage are done, at most once a second."""
+
+    def _figure(self, count: float, total: float) -> str:
+        return f"{count:.0f} of {total:.0f} tensors"

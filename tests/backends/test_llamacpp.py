@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import random
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -12,10 +13,12 @@ import pytest
 import torch
 
 from benchmarks.llamacpp_models import convert
+from slipstream import stages
 from slipstream.engine.engine import Append, Engine
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.llamacpp import libllama
 from slipstream.engine.llamacpp.backend import LlamaCppBackend
+from slipstream.engine.llamacpp.gguf_model import GgufModel
 from slipstream.engine.model import Segment
 from slipstream.engine.sequence import Sequence as CachedSequence
 from slipstream.hosting.tokenizer_files import embedded_directory, load_tokenizer_files
@@ -148,6 +151,16 @@ def test_nan_reaches_no_later_sequence(tmp_path: Path) -> None:
     assert isinstance(answer.error, LogitsNotFiniteError) and not bad.pages
     assert torch.equal(logits_of(engine, [LENGTH]), expected)
     assert torch.equal(logits_of(engine, [7] * 12 + [6]), expected)
+
+
+def test_a_file_that_is_loaded_slowly_tells_how_much_is_loaded(
+    files: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(stages, "QUIET_SECONDS", 0.0)
+    caplog.set_level("INFO")
+    GgufModel(files("Q8_0"))
+    told = [message for message in caplog.messages if message.startswith(f"{stages.LOADING}: ")]
+    assert re.fullmatch(rf"{stages.LOADING}: (\d+\.\d) of \1 MB", told[-1])
 
 
 def test_its_logits_are_those_of_transformers(files: Callable[[str], Path]) -> None:

@@ -4,6 +4,7 @@ one line."""
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from fnmatch import fnmatch
@@ -15,6 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer
 
+from slipstream import stages
 from slipstream.engine.checkpoint import NO_TRUST, Trust, directory_of
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.pretrained.loading import load_pretrained
@@ -166,6 +168,19 @@ def pickle_instead(directory: Path, **others: Any) -> None:
     """The weights as torch pickles them, and none as safetensors."""
     torch.save({**load_file(directory / "model.safetensors"), **others}, directory / "pytorch_model.bin")
     (directory / "model.safetensors").unlink()
+
+
+def test_a_model_that_is_loaded_slowly_tells_how_far_it_is(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(stages, "QUIET_SECONDS", 0.0)
+    caplog.set_level("INFO")
+    load_pretrained(str(checkpoint), device="cpu", dtype="float32", attention="sdpa")
+    tensors = [message for message in caplog.messages if message.startswith(f"{stages.LOADING}: ")]
+    assert re.fullmatch(rf"{stages.LOADING}: (\d+) of \1 tensors", tensors[-1])
+    weights = [message for message in caplog.messages if message.startswith(f"{stages.CHECKING}: ")]
+    assert re.fullmatch(rf"{stages.CHECKING}: (\d+\.\d) of \1 MB", weights[-1])
+    assert stages.last_stage(caplog.messages) == weights[-1]
 
 
 def test_pickled_weights_are_not_loaded(checkpoint: Path) -> None:

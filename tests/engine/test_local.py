@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from slipstream import stages
 from slipstream.cli import local
 from slipstream.cli.local import LocalServices, PairSettings, is_small
 from slipstream.cli.service_process import Service
@@ -71,7 +72,7 @@ def test_a_service_tells_the_stage_of_its_start_and_how_far_it_is(tmp_path: Path
 def test_a_model_that_is_read_slowly_tells_how_much_is_read(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(loading, "_QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(stages, "QUIET_SECONDS", 0.0)
     caplog.set_level("INFO")
     directory = str(embedded_directory("draft"))
     loading.load_compiled(directory, dtype="bfloat16", page_size=16, single_rows=False, threads=1)

@@ -58,7 +58,7 @@ def test_the_client_and_every_help_need_no_extra(client_only: Installation) -> N
     assert (imported.returncode, imported.stderr) == (0, "")
     refused = client_only.run(sys.executable, "-c", "import torch")
     assert "ModuleNotFoundError" in refused.stderr  # else this would prove nothing
-    for command in ([], ["chat"], ["up"], ["info"], ["bench"], ["top"], ["trace"], ["session", "list"]):
+    for command in ([], ["chat"], ["serve"], ["info"], ["bench"], ["top"], ["trace"], ["session", "list"]):
         shown = client_only.run(*SLIPSTREAM, *command, "--help")
         assert (shown.returncode, shown.stderr) == (0, "")
         assert "Usage" in shown.stdout
@@ -77,9 +77,14 @@ def test_a_remote_orchestrator_is_talked_to_without_any_extra(client_only: Insta
 @pytest.mark.parametrize(
     ("command", "absent", "line"),
     [
-        (["slipstream.cli", "up"], COMPILED + SERVICES + ORCHESTRATOR, "slipstream: {}[compiled,orchestrator]'"),
+        (
+            ["slipstream.cli", "serve"],
+            COMPILED + SERVICES + ORCHESTRATOR,
+            "slipstream: {}[compiled,orchestrator,gateway]'",
+        ),
+        (["slipstream.cli", "serve"], GATEWAY, "slipstream: {}[gateway]'"),
         (["slipstream.cli", "chat", "--local"], ORCHESTRATOR, "slipstream: {}[orchestrator]'"),
-        (["slipstream.cli", "up"], COMPILED, "slipstream: {}[compiled]'"),
+        (["slipstream.cli", "serve", "--no-http"], GATEWAY + COMPILED, "slipstream: {}[compiled]'"),
         (["verifier_service", "--model", "embedded"], COMPILED, "verifier: {}[compiled]'"),
         (["draft_service", "--model", "embedded"], SERVICES, "draft: {}[compiled]'"),
         (["orchestrator"], SERVICES, "orchestrator: {}[orchestrator]'"),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from slipstream import stages
 from slipstream.engine.checkpoint import (
     CONFIG,
     NO_TRUST,
@@ -31,15 +32,11 @@ from slipstream.engine.generation_config import parse_generation_config, read_ge
 from slipstream.engine.model_fingerprint import SAMPLED_VALUES, model_fingerprint
 from slipstream.sampling.blocks import floats_of
 from slipstream.sampling.kernel import Floats32
-from slipstream.stages import LOADING, ByteProgress
 
 log = logging.getLogger(__name__)
 
 _DEQUANTISED_TOLERANCE = 0.15
 """Largest distance of dequantised logits from llama.cpp's, as `compare` measures it."""
-
-_QUIET_SECONDS = 1.0
-"""Reading that takes no longer is not worth a line."""
 
 _LEFT_OUT = "rotary_emb.inv_freq"
 """Ends the names of tensors that older checkpoints hold and nothing reads."""
@@ -104,7 +101,7 @@ def _samples(tensors: Mapping[str, np.ndarray]) -> Iterator[tuple[str, tuple[int
 
 def _refuse_no_numbers(tensors: Mapping[str, np.ndarray], name: str) -> None:
     faulty, read, total = [], 0, sum(weight.nbytes for weight in tensors.values())
-    progress = ByteProgress(LOADING, log.info, quiet_seconds=_QUIET_SECONDS)
+    progress = stages.ByteProgress(stages.LOADING, log.info, quiet_seconds=stages.QUIET_SECONDS)
     for key, weight in tensors.items():  # the first that reads the files' pages
         if not _are_finite(weight):
             faulty.append(key)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import weakref
 from pathlib import Path
+from typing import Any
 
+from slipstream import stages
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.generation_config import parse_generation_config, read_gguf_generation_config
 from slipstream.engine.gguf_file import AGAIN, fingerprint_of, refuse_no_file, refuse_no_model, shards_of
 from slipstream.engine.llamacpp import libllama
+
+log = logging.getLogger(__name__)
 
 _FILE_TYPES = {0: "f32", 1: "f16", 2: "q4_0", 7: "q8_0", 15: "q4_k_m", 17: "q5_k_m", 18: "q6_k", 32: "bf16"}
 _PROVEN_TYPES = ("f32", "bf16", "q8_0")
@@ -34,6 +39,8 @@ class GgufModel:
         libllama.messages.clear()
         params = self._library.llama_model_default_params()
         params.n_gpu_layers = 0
+        told = self._told_progress()
+        params.progress_callback = ctypes.cast(told, ctypes.c_void_p)
         self.handle = self._library.llama_model_load_from_file(str(path).encode(), params)
         if not self.handle:
             said = " ".join(libllama.messages) or "no reason was given"
@@ -62,6 +69,18 @@ class GgufModel:
         self.dtype = _FILE_TYPES.get(file_type, f"gguf type {file_type}")
         self.bytes_per_token = self._bytes_per_token(kind)
         self.weights_fingerprint = self._fingerprint()
+
+    def _told_progress(self) -> Any:
+        """Return the function that llama.cpp calls with the fraction of the weights that is
+        loaded."""
+        progress = stages.ByteProgress(stages.LOADING, log.info, quiet_seconds=stages.QUIET_SECONDS)
+        total = sum(path.stat().st_size for path in self._paths)
+
+        def told(fraction: float, _: object) -> bool:
+            progress.reach(fraction * total, total)
+            return True  # go on
+
+        return libllama.PROGRESS_CALLBACK(told)
 
     def refuse_unproven(self) -> None:
         """Raise UnsupportedModelError if the bits of such a model were never tested, or depend on

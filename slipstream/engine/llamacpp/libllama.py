@@ -33,6 +33,10 @@ _WARNING = 3
 """A log level of ggml. The levels are none, debug, info, warning and error."""
 
 
+PROGRESS_CALLBACK = ctypes.CFUNCTYPE(c_bool, c_float, c_void_p)
+"""The type llama_progress_callback."""
+
+
 class ModelParams(ctypes.Structure):
     """The structure llama_model_params."""
 

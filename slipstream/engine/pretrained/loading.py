@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import pickle
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from slipstream import stages
 from slipstream.engine.checkpoint import (
     NO_TRUST,
     PICKLE,
@@ -53,7 +54,7 @@ def load_pretrained(name: str, *, device: str, dtype: str, attention: str, trust
     directory = directory_of(name, weights=True, trust=trust)
     config = read_config(directory, name, trust)
     use_safetensors = check_weights(directory, name, trust)
-    with heard(name) as said:
+    with heard(name) as said, _told_tensors():
         try:
             place = torch.empty(0, device=device).device  # before gigabytes are read
             model, report = AutoModelForCausalLM.from_pretrained(
@@ -127,6 +128,27 @@ def heard(name: str) -> Iterator[list[str]]:
     finally:
         transformers.utils.logging.enable_progress_bar()
         logger.handlers, logger.propagate = before
+
+
+@contextmanager
+def _told_tensors() -> Iterator[None]:
+    """Inside, transformers' progress bar over the tensors of a model is a line now and then."""
+    progress = stages.TensorProgress(stages.LOADING, log.info, quiet_seconds=stages.QUIET_SECONDS)
+
+    def bar(factory: Callable[..., Any], arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
+        return _counted(arguments[0], progress) if arguments else factory(*arguments, **options)
+
+    before = transformers.utils.logging.set_tqdm_hook(bar)
+    try:
+        yield
+    finally:
+        transformers.utils.logging.set_tqdm_hook(before)
+
+
+def _counted(tensors: Collection[Any], progress: stages.TensorProgress) -> Iterator[Any]:
+    for count, tensor in enumerate(tensors, 1):
+        yield tensor
+        progress.reach(count, len(tensors))
 
 
 class _Ear(logging.Handler):
@@ -207,7 +229,12 @@ def _refuse_partial(report: dict[str, Any], model: Any, name: str) -> None:
 def _refuse_no_numbers(model: Any, name: str) -> None:
     """One pass over each tensor, at the memory's speed and without a copy."""
     faulty: dict[int, str] = {}
-    for key, weight in model.state_dict().items():
+    weights = model.state_dict()
+    progress = stages.ByteProgress(stages.CHECKING, log.info, quiet_seconds=stages.QUIET_SECONDS)
+    read, total = 0, sum(weight.nbytes for weight in weights.values())
+    for key, weight in weights.items():
+        read += weight.nbytes
+        progress.reach(read, total)
         if weight.is_floating_point() and weight.numel():
             lowest, highest = torch.aminmax(weight)
             if not (torch.isfinite(lowest) and torch.isfinite(highest)):
