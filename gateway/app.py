@@ -7,7 +7,18 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from gateway import chat_completions, completions, metrics, models, probes, sessions, tokenization, web_chat
+from gateway import (
+    chat_completions,
+    completions,
+    conversations,
+    metrics,
+    models,
+    probes,
+    responses,
+    sessions,
+    tokenization,
+    web_chat,
+)
 from gateway.edge import Edge
 from gateway.errors import ErrorBody, install_handlers
 from gateway.gateway import Gateway
@@ -17,7 +28,18 @@ from gateway.settings import GatewaySettings
 from slipstream.client import AsyncClient
 from slipstream.version import VERSION
 
-ENDPOINTS = (models, chat_completions, completions, tokenization, sessions, probes, metrics, web_chat)
+ENDPOINTS = (
+    models,
+    chat_completions,
+    completions,
+    responses,
+    conversations,
+    tokenization,
+    sessions,
+    probes,
+    metrics,
+    web_chat,
+)
 """A module for each family of endpoints, with its ``router``."""
 
 

@@ -179,6 +179,8 @@ def error_of_validation(problems: Sequence[Mapping[str, Any]], body: object) -> 
 def _path(problem: Mapping[str, Any], body: object) -> str:
     """Return a field's path as callers write it: ``messages[0].content``. The end of a location
     that is not in the body, such as the name of an alternative's type, is left out."""
+    if problem["loc"][0] in ("query", "path"):
+        return str(problem["loc"][1])
     path, value = "", body
     for part in problem["loc"][1:]:
         if isinstance(part, int) and isinstance(value, list):

@@ -31,6 +31,10 @@ class Model:
     context_length: int
     fingerprint: str
     """Changes with the weights and with the rules by which tokens are chosen."""
+    temperature: float
+    """Temperature of requests that set none."""
+    top_p: float
+    """The top_p of requests that set none."""
 
     def check_name(self, name: str) -> None:
         """Refuse another model: ApiError."""
@@ -82,7 +86,8 @@ class Gateway:
         target = info.target
         fingerprint = fingerprint_of(target.weights_fingerprint, target.sampling_version)
         name = self._model_name or target.name.rstrip("/").rpartition("/")[2]
-        return Model(name, target.context_length, fingerprint)
+        defaults = target.sampling_defaults
+        return Model(name, target.context_length, fingerprint, defaults.temperature, defaults.top_p)
 
     def run_later(self, work: Coroutine[Any, Any, None]) -> None:
         """Run work that no caller waits for. It must not raise."""

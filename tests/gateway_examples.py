@@ -12,10 +12,14 @@ from fastapi.routing import APIRoute
 from gateway.app import ENDPOINTS
 from gateway.chat_completions import ChatMessage, ChatRequest, JsonSchema, PredictedContent, ResponseFormat, TextPart
 from gateway.completions import CompletionRequest
-from gateway.fields import Fields, StreamOptions, StructuredOutputs
+from gateway.conversations import ConversationRequest
+from gateway.fields import AnswerFields, Fields, StreamOptions, StructuredOutputs
+from gateway.responses.items import InputPart, MessageItem
+from gateway.responses.request import ConversationName, ResponseRequest, ResponseStreamOptions, TextFormat, TextOptions
 from gateway.tokenization import DetokenizeRequest, TokenizeRequest
+from tests.gateway_process import GatewayProcess
 
-CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 MODEL = "embedded-target"
 SCHEMA = {"type": "object"}
 
@@ -25,6 +29,7 @@ class Example:
     """A value of a field that is taken, one that is refused, and fields that either needs."""
 
     right: Any
+    """A function makes the value at a running gateway."""
     wrong: Any
     beside: Mapping[str, Any] = field(default_factory=dict)
 
@@ -51,6 +56,18 @@ def _message(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {"role": "user", "content": "Hi", **fields}
 
 
+def _response(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {"model": MODEL, "input": "Hi", "max_output_tokens": 2, **fields}
+
+
+def _item(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return _response({"input": [_message(fields)]})
+
+
+def _made(path: str, body: Mapping[str, Any]) -> Callable[[GatewayProcess], Any]:
+    return lambda gateway: gateway.send(path, body).body["id"]
+
+
 def _schema(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA, **fields}}
 
@@ -75,6 +92,24 @@ PLACES: dict[type[Fields], Place] = {
         CHAT, "prediction.", lambda fields: _chat({"prediction": {"type": "content", "content": "Hi", **fields}})
     ),
     CompletionRequest: Place(COMPLETIONS, "", _completion),
+    ResponseRequest: Place(RESPONSES, "", _response),
+    MessageItem: Place(RESPONSES, "input[0].", _item),
+    InputPart: Place(
+        RESPONSES,
+        "input[0].content[0].",
+        lambda fields: _item({"content": [{"type": "input_text", "text": "Hi", **fields}]}),
+    ),
+    TextOptions: Place(RESPONSES, "text.", lambda fields: _response({"text": fields})),
+    TextFormat: Place(
+        RESPONSES,
+        "text.format.",
+        lambda fields: _response(
+            {"text": {"format": {"type": "json_schema", "name": "n", "schema": SCHEMA, **fields}}}
+        ),
+    ),
+    ConversationName: Place(RESPONSES, "conversation.", lambda fields: _response({"conversation": fields})),
+    ResponseStreamOptions: Place(RESPONSES, "stream_options.", lambda fields: _response({"stream_options": fields})),
+    ConversationRequest: Place("/v1/conversations", "", dict),
     TokenizeRequest: Place("/tokenize", "", lambda fields: {"prompt": "Hi", **fields}),
     DetokenizeRequest: Place("/detokenize", "", lambda fields: {"tokens": [70], **fields}),
 }
@@ -148,6 +183,43 @@ EXAMPLES: dict[type[Fields], dict[str, Example]] = {
         "max_tokens": Example(0, -1, {"echo": True}),
         "echo": Example(True, "yes"),
         "logprobs": Example(20, 21),
+    },
+    ResponseRequest: {
+        **{name: example for name, example in _COMMON.items() if name in AnswerFields.model_fields},
+        "input": Example([{"role": "user", "content": [{"type": "input_text", "text": "Hi"}]}], []),
+        "instructions": Example("Be brief.", 5),
+        "previous_response_id": Example(_made(RESPONSES, _response({})), "resp_1"),
+        "conversation": Example(_made("/v1/conversations", {}), 5),
+        "store": Example(False, "no"),
+        "background": Example(True, "yes"),
+        "metadata": Example({"a": "b"}, {"a": 5}),
+        "max_output_tokens": Example(1, 0),
+        "include": Example(["message.output_text.logprobs"], ["file_search_call.results"]),
+        "top_logprobs": Example(20, 21, {"include": ["message.output_text.logprobs"]}),
+        "text": Example({"format": {"type": "text"}}, "text"),
+        "stream_options": Example({}, True),
+    },
+    MessageItem: {
+        "type": Example("message", "item_reference"),
+        "role": Example("user", "robot"),
+        "content": Example("Hi", 5),
+        "id": Example("msg_1", 5),
+        "status": Example("completed", "done"),
+    },
+    InputPart: {"type": Example("input_text", "input_image"), "text": Example("Hi", 5)},
+    TextOptions: {"format": Example({"type": "text"}, "text")},
+    TextFormat: {
+        "type": Example("json_schema", "xml"),
+        "name": Example("n", 5),
+        "description": Example("a thing", 5),
+        "schema": Example(SCHEMA, "object"),
+        "strict": Example(True, "yes"),
+    },
+    ConversationName: {"id": Example(_made("/v1/conversations", {}), 5)},
+    ResponseStreamOptions: {},
+    ConversationRequest: {
+        "items": Example([{"role": "developer", "content": "Be brief."}], [_message({})]),
+        "metadata": Example({"a": "b"}, {"a": 5}),
     },
     TokenizeRequest: {
         "model": Example(MODEL, "other"),

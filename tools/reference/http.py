@@ -10,7 +10,10 @@ from pydantic.fields import FieldInfo
 from gateway.app import ENDPOINTS
 from gateway.chat_completions import ChatMessage, ChatRequest
 from gateway.completions import CompletionRequest
+from gateway.conversations import ConversationRequest
 from gateway.fields import Fields
+from gateway.responses.items import MessageItem
+from gateway.responses.request import ResponseRequest
 from gateway.tokenization import DetokenizeRequest, TokenizeRequest
 from tools.reference.markdown import cell, generated, table
 
@@ -25,6 +28,9 @@ _REQUESTS: tuple[tuple[str, type[Fields]], ...] = (
     ("POST /v1/chat/completions", ChatRequest),
     ("A message of a chat completion", ChatMessage),
     ("POST /v1/completions", CompletionRequest),
+    ("POST /v1/responses", ResponseRequest),
+    ("A message of a response's input", MessageItem),
+    ("POST /v1/conversations", ConversationRequest),
     ("POST /tokenize", TokenizeRequest),
     ("POST /detokenize", DetokenizeRequest),
 )

@@ -1,0 +1,60 @@
+"""Responses that the orchestrator keeps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gateway.errors import ApiError
+from gateway.gateway import Model
+from gateway.responses.ids import TurnId, turn_of
+from gateway.responses.note import Note, note_of
+from gateway.responses.resource import AskedResponse, ToldSettings
+from slipstream.client import AsyncClient, PeerError
+from slipstream.errors import Code
+
+
+@dataclass(frozen=True, slots=True)
+class KeptResponse:
+    """A response that the orchestrator keeps."""
+
+    turn: TurnId
+    note: Note
+    settings: ToldSettings
+    system: str | None
+    content: str
+    is_running: bool
+
+    def asked(self, model: Model) -> AskedResponse:
+        """Return the response as it was asked for."""
+        return AskedResponse(self.note, self.settings, self.system if self.note.is_instructed else None, model)
+
+
+async def kept_response(caller: AsyncClient, response_id: str) -> KeptResponse:
+    """Return a response of the caller's. ApiError if there is none."""
+    turn = turn_of(response_id)
+    if turn is None:
+        raise _not_found(response_id)
+    try:
+        told = await caller.get_turn(turn.session_id, turn.turn)
+    except PeerError as error:
+        if error.code is Code.NOT_FOUND:
+            raise _not_found(response_id) from error
+        raise
+    note = note_of(told.note)
+    if note is None or not note.store:
+        raise _not_found(response_id)
+    settings, sampling = told.settings, told.settings.sampling
+    told_settings = ToldSettings(
+        sampling.temperature if sampling.HasField("temperature") else None,
+        sampling.top_p if sampling.HasField("top_p") else None,
+        sampling.presence_penalty,
+        sampling.frequency_penalty,
+        settings.max_token_count if settings.HasField("max_token_count") else None,
+        settings.structure.json_schema if settings.structure.HasField("json_schema") else None,
+    )
+    return KeptResponse(turn, note, told_settings, told.system, told.content, told.running)
+
+
+def _not_found(response_id: str) -> ApiError:
+    message = f"there is no response {response_id!r}: it may have been deleted, or it was kept for too long"
+    return ApiError(404, message, kind="not_found_error", param="response_id", code="response_not_found")

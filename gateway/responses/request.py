@@ -1,0 +1,208 @@
+"""The request for a response."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from gateway.errors import ApiError
+from gateway.fields import COMMON_REFUSALS, AnswerFields, Fields, Int32, Refusal, Text
+from gateway.responses.items import MessageItem
+from gateway.responses.note import Note
+from gateway.responses.resource import ToldSettings
+from slipstream.client import Settings, Structure
+
+_NO_TOOLS = "tools are not supported yet"
+_NO_MODERATION = "nothing is moderated"
+
+Metadata = Annotated[
+    dict[Annotated[Text, Field(min_length=1, max_length=64)], Annotated[Text, Field(max_length=512)]],
+    Field(max_length=16),
+]
+"""Up to 16 texts by key."""
+
+
+class TextFormat(Fields):
+    """The format of the text."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: Text | None = None
+    description: Text | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+    def structure(self) -> Structure | None:
+        """Return the structure that the text must have. ApiError."""
+        is_schema = self.type == "json_schema"
+        for name, value in (("name", self.name), ("schema", self.schema_)):
+            if is_schema != (value is not None):
+                message = f"text.format.{name} must be set if, and only if, type is json_schema"
+                raise ApiError(400, message, param=f"text.format.{name}")
+        if is_schema:
+            return Structure(json_schema=json.dumps(self.schema_))
+        return Structure(json_schema='{"type": "object"}') if self.type == "json_object" else None
+
+    def told(self) -> dict[str, Any]:
+        """Return the format as a response tells it, but for the schema: the turn's settings have
+        it."""
+        if self.type != "json_schema":
+            return {"type": self.type}
+        strict = True if self.strict is None else self.strict
+        return {"type": self.type, "name": self.name, "description": self.description, "strict": strict}
+
+
+class TextOptions(Fields):
+    """Options of the text."""
+
+    REFUSED: ClassVar[Mapping[str, Refusal]] = {"verbosity": Refusal("ask for it in the input", ("medium",))}
+
+    format: TextFormat | None = None
+
+
+class ConversationName(Fields):
+    """A conversation by its id."""
+
+    id: Text
+
+
+class ResponseStreamOptions(Fields):
+    """Options of a stream."""
+
+    REFUSED: ClassVar[Mapping[str, Refusal]] = {
+        "include_obfuscation": Refusal("streams are not padded", (False,)),
+    }
+
+
+class ResponseRequest(AnswerFields):
+    """A request for a response."""
+
+    REFUSED: ClassVar[Mapping[str, Refusal]] = {
+        **{name: refusal for name, refusal in COMMON_REFUSALS.items() if name != "metadata"},
+        "tools": Refusal(_NO_TOOLS, ([],)),
+        "tool_choice": Refusal(_NO_TOOLS, ("none", "auto")),
+        "parallel_tool_calls": Refusal(_NO_TOOLS, (True, False)),
+        "max_tool_calls": Refusal("there are no built-in tools"),
+        "reasoning": Refusal("the chat template decides", ({},)),
+        "truncation": Refusal("a prompt is never cut: shorten the input", ("disabled",)),
+        "context_management": Refusal("a prompt is never cut: shorten the input", ([],)),
+        "prompt": Refusal("there are no stored prompts: write it into the input"),
+        "prompt_cache_key": Refusal("prefixes are found without a key"),
+        "prompt_cache_retention": Refusal("the server decides"),
+        "prompt_cache_options": Refusal("the server decides"),
+        "safety_identifier": Refusal(_NO_MODERATION),
+        "moderation": Refusal(_NO_MODERATION),
+        "access_programs": Refusal(_NO_MODERATION),
+        "background_options": Refusal("a response in the background begins at once"),
+        "image": Refusal("only text is supported"),
+        "n": Refusal("a response has one answer: send the request again with another seed", (1,)),
+        "max_tokens": Refusal("use max_output_tokens"),
+        "messages": Refusal("use input"),
+        "prompt_logprobs": Refusal("use /v1/chat/completions"),
+        "return_token_ids": Refusal("use /v1/chat/completions", (False,)),
+        "request_id": Refusal("the id of a response says where it is kept"),
+    }
+
+    input: Text | list[MessageItem] = Field(description="a text, or a list of items; text only")
+    instructions: Text | None = Field(
+        None, description="a system message before the input. The next response does not have it"
+    )
+    previous_response_id: Text | None = Field(
+        None, description="a response that this one follows. Others may follow it too"
+    )
+    conversation: Text | ConversationName | None = Field(
+        None, description="a conversation that the input and the response are added to"
+    )
+    store: bool = Field(True, description="keep the response, as long as sessions are kept")
+    background: bool = Field(False, description="answer at once, and generate in the background")
+    metadata: Metadata | None = Field(None, description="up to 16 texts by key, which are kept with the response")
+    max_output_tokens: Int32 | None = Field(None, ge=1, description="most tokens of the answer")
+    include: list[Literal["message.output_text.logprobs"]] = Field(
+        [], description="`message.output_text.logprobs`: the log-probability of each token"
+    )
+    top_logprobs: int | None = Field(
+        None, ge=0, le=20, description="and so many likeliest tokens; above 0 it needs `include`"
+    )
+    text: TextOptions | None = Field(
+        None, description="`format`: `text`, `json_object`, or `json_schema`, which is always followed"
+    )
+    stream_options: ResponseStreamOptions | None = Field(None, description="has no option yet")
+
+    def check(self) -> None:
+        """Refuse fields that do not go together: ApiError."""
+        super().check()
+        if self.background and not self.store:
+            raise ApiError(400, "background is only allowed with store: true", param="background")
+        if self.top_logprobs and not self.include:
+            message = "top_logprobs needs include: message.output_text.logprobs"
+            raise ApiError(400, message, param="top_logprobs")
+        if self.conversation is not None:
+            self._check_conversation()
+
+    def _check_conversation(self) -> None:
+        if self.previous_response_id is not None:
+            message = "give previous_response_id or conversation, not both"
+            raise ApiError(400, message, param="previous_response_id")
+        if self.instructions:
+            message = "instructions are not allowed with conversation: give them to POST /v1/conversations"
+            raise ApiError(400, message, param="instructions")
+        if not self.store:
+            raise ApiError(400, "store: false is not allowed with conversation, which keeps it", param="store")
+
+    @property
+    def conversation_id(self) -> str | None:
+        """The id of the conversation, if there is one."""
+        return self.conversation.id if isinstance(self.conversation, ConversationName) else self.conversation
+
+    @property
+    def reported_logprobs(self) -> int | None:
+        """Number of likeliest tokens to report; None: no log-probabilities."""
+        return (self.top_logprobs or 0) if self.include else None
+
+    def turn_settings(self) -> Settings:
+        """Return the settings of the turn. ApiError."""
+        structured, text_format = self.structured(), self._format
+        if structured is not None and text_format is not None:
+            raise ApiError(400, "give text.format or structured_outputs, not both", param="structured_outputs")
+        chosen = structured or text_format
+        return self.settings(
+            max_token_count=self.max_output_tokens,
+            structure=None if chosen is None else chosen.structure(),
+            top_logprob_count=self.reported_logprobs,
+            token_origins=True,  # they tell which text is a token's: events are numbered by tokens
+        )
+
+    def told_settings(self) -> ToldSettings:
+        """Return the settings that the response tells."""
+        schema = None if self._format is None else self._format.schema_
+        return ToldSettings(
+            self.temperature,
+            self.top_p,
+            self.presence_penalty,
+            self.frequency_penalty,
+            self.max_output_tokens,
+            None if schema is None else json.dumps(schema),
+        )
+
+    def note(self) -> Note:
+        """Return what the orchestrator keeps with the turn."""
+        return Note(
+            created=int(time.time()),
+            model=self.model,
+            store=self.store,
+            background=self.background,
+            metadata=self.metadata or {},
+            user=self.user,
+            previous_response_id=self.previous_response_id,
+            in_conversation=self.conversation is not None,
+            is_instructed=bool(self.instructions),
+            text_format={"type": "text"} if self._format is None else self._format.told(),
+            top_logprobs=self.reported_logprobs,
+        )
+
+    @property
+    def _format(self) -> TextFormat | None:
+        return None if self.text is None else self.text.format

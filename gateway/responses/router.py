@@ -1,0 +1,132 @@
+"""The endpoints of responses."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import JSONResponse, Response
+
+from gateway.answers import Answers, unless_left
+from gateway.errors import ApiError
+from gateway.gateway import Caller, gateway_of
+from gateway.responding import STREAMED, respond
+from gateway.responses.beginning import NAMES, begin
+from gateway.responses.form import ResponseForm
+from gateway.responses.ids import TurnId
+from gateway.responses.items import message_items
+from gateway.responses.keeping import KeptResponse, kept_response
+from gateway.responses.pages import PAGE_QUERY, Page, PageOptions, known_query, page_of
+from gateway.responses.request import ResponseRequest
+from gateway.responses.resource import AskedResponse, has_ended
+from slipstream.client import AsyncClient, AsyncReply
+
+router = APIRouter()
+
+
+@router.post("/v1/responses", responses=STREAMED)
+async def create_response(asked: ResponseRequest, request: Request, caller: Caller) -> Response:
+    """Answer an input, and keep the response."""
+    settings, note = asked.turn_settings(), asked.note()
+    model = await gateway_of(request).model(caller)
+    model.check_name(asked.model)
+    reply = await begin(caller, asked, settings, note)
+    form = ResponseForm(AskedResponse(note, asked.told_settings(), asked.instructions or None, model))
+    # A refused message leaves a session without a turn, which goes unless it is a conversation.
+    answers = Answers(caller, [reply], NAMES, keeps=note.in_conversation)
+    try:
+        await unless_left(request, answers.begin())
+    except BaseException:
+        gateway_of(request).run_later(answers.end())
+        raise
+    answers.keeps = note.store
+    if note.background:
+        return await _in_background(request, caller, form, reply, answers, stream=asked.stream)
+    return await respond(request, answers, form, stream=asked.stream)
+
+
+async def _in_background(
+    request: Request, caller: AsyncClient, form: ResponseForm, reply: AsyncReply, answers: Answers, *, stream: bool
+) -> Response:
+    """Let a response go on by itself, and return it as it is, or its events."""
+    await reply.detach()
+    gateway_of(request).run_later(answers.end())
+    turn = TurnId(reply.result.session_id, reply.result.turn)
+    if not stream:
+        return JSONResponse(form.asked.body(turn, "in_progress"))
+    return await respond(request, await _watched(caller, turn), form, stream=True)
+
+
+@router.get(
+    "/v1/responses/{response_id}",
+    responses=STREAMED,
+    dependencies=[known_query("stream", "starting_after", "include", "include_obfuscation")],
+)
+async def get_response(
+    response_id: str,
+    request: Request,
+    caller: Caller,
+    stream: bool = False,
+    starting_after: Annotated[int | None, Query(ge=0)] = None,
+    include: Annotated[list[Literal["message.output_text.logprobs"]] | None, Query()] = None,
+    include_obfuscation: Literal["false"] | None = None,
+) -> Response:
+    """Return a response that is kept. With `stream` its events, after the one with number
+    `starting_after`. It has the log-probabilities that its request asked for."""
+    if starting_after is not None and not stream:
+        raise ApiError(400, "starting_after is only allowed with stream=true", param="starting_after")
+    kept = await kept_response(caller, response_id)
+    if not stream:
+        return JSONResponse(await _body(request, caller, kept))
+    asked = kept.asked(await gateway_of(request).model(caller))
+    form = ResponseForm(asked, 0 if starting_after is None else starting_after + 1)
+    return await respond(request, await _watched(caller, kept.turn), form, stream=True)
+
+
+@router.post("/v1/responses/{response_id}/cancel")
+async def cancel_response(response_id: str, request: Request, caller: Caller) -> Response:
+    """End a response in the background early. Its text so far stays."""
+    kept = await kept_response(caller, response_id)
+    if not kept.note.background:
+        raise ApiError(400, "only a response with background: true can be cancelled", param="response_id")
+    await caller.cancel(*kept.turn)
+    return JSONResponse(await _body(request, caller, await kept_response(caller, response_id)))
+
+
+@router.delete("/v1/responses/{response_id}")
+async def delete_response(response_id: str, caller: Caller) -> dict[str, Any]:
+    """Delete a response. Those that follow it stay."""
+    kept = await kept_response(caller, response_id)
+    if kept.note.in_conversation:
+        raise ApiError(400, "the response is a part of its conversation: delete that", param="response_id")
+    await caller.delete_session(kept.turn.session_id)
+    return {"id": response_id, "object": "response", "deleted": True}
+
+
+@router.get("/v1/responses/{response_id}/input_items", dependencies=[known_query(*PAGE_QUERY)])
+async def list_input_items(response_id: str, caller: Caller, options: PageOptions) -> Page:
+    """List the input of a response, without what it follows."""
+    kept = await kept_response(caller, response_id)
+    items = message_items([("user", kept.content)], kept.turn.item_id("msg", 0) + "_in")
+    return page_of(items, options)
+
+
+async def _body(request: Request, caller: AsyncClient, kept: KeptResponse) -> dict[str, Any]:
+    """Return a response as it is now."""
+    asked = kept.asked(await gateway_of(request).model(caller))
+    if kept.is_running:
+        return asked.body(kept.turn, "in_progress")
+    form, answers = ResponseForm(asked), await _watched(caller, kept.turn)
+    try:
+        await unless_left(request, answers.complete())
+    except ApiError as error:
+        if not has_ended(answers.results[0]):
+            raise
+        return form.ended(answers.results[0], error)
+    finally:
+        gateway_of(request).run_later(answers.end())
+    return form.whole(answers.results)
+
+
+async def _watched(caller: AsyncClient, turn: TurnId) -> Answers:
+    return Answers(caller, [await caller.watch(*turn)], NAMES, keeps=True)
