@@ -24,6 +24,7 @@ from gateway.errors import ErrorBody, install_handlers
 from gateway.gateway import Gateway
 from gateway.limits import BodyLimit
 from gateway.metrics import Metrics
+from gateway.openapi import Application
 from gateway.settings import GatewaySettings
 from slipstream.client import AsyncClient
 from slipstream.version import VERSION
@@ -54,7 +55,7 @@ def create_app(settings: GatewaySettings) -> FastAPI:
             yield
             await app.state.gateway.finish()
 
-    app = FastAPI(
+    app = Application(
         title="Slipstream",
         summary="OpenAI's API over a Slipstream orchestrator",
         version=VERSION,

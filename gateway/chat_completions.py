@@ -13,13 +13,14 @@ from pydantic import Field
 from starlette.responses import Response
 
 from gateway.answers import Answers, stop_reason
+from gateway.bodies import ChatCompletion, ChatCompletionChunk, described
 from gateway.chat_parts import PartWriter, message_of
 from gateway.errors import ApiError
 from gateway.fields import COMMON_REFUSALS, Fields, GenerationFields, Int32, Refusal, Text
 from gateway.gateway import Caller, Model, fingerprint_of, gateway_of
 from gateway.logprobs import chat_logprobs, likeliest, prompt_logprobs
 from gateway.reading import ReadAnswer, Reading, parts_of
-from gateway.responding import STREAMED, respond
+from gateway.responding import respond
 from gateway.usage import metrics_of, usage_of
 from slipstream.client import Delta, Result, Structure, TokenLogprobs
 
@@ -238,7 +239,7 @@ class ChatForm:
         }
 
 
-@router.post("/v1/chat/completions", responses=STREAMED)
+@router.post("/v1/chat/completions", responses=described(ChatCompletion, ChatCompletionChunk))
 async def create_chat_completion(asked: ChatRequest, request: Request, caller: Caller) -> Response:
     """Answer a conversation."""
     gateway = gateway_of(request)

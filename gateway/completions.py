@@ -12,11 +12,12 @@ from pydantic import Field
 from starlette.responses import Response
 
 from gateway.answers import Answers, finish_reason, stop_reason
+from gateway.bodies import Completion, CompletionChunk, described
 from gateway.errors import ApiError
 from gateway.fields import COMMON_REFUSALS, GenerationFields, Int32, Refusal, Text
 from gateway.gateway import Caller, Model, fingerprint_of, gateway_of
 from gateway.logprobs import CompletionLogprobs, joined, likeliest, prompt_logprobs
-from gateway.responding import STREAMED, respond
+from gateway.responding import respond
 from gateway.usage import metrics_of, usage_of
 from slipstream.client import AsyncClient, Delta, Result, Structure, TokenLogprobs
 
@@ -211,7 +212,7 @@ class CompletionForm:
         }
 
 
-@router.post("/v1/completions", responses=STREAMED)
+@router.post("/v1/completions", responses=described(Completion, CompletionChunk))
 async def create_completion(asked: CompletionRequest, request: Request, caller: Caller) -> Response:
     """Continue one or several prompts."""
     settings = asked.settings(

@@ -12,8 +12,9 @@ import secrets
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from gateway.errors import ApiError, encodable
 from slipstream.client import Settings, Structure
@@ -66,6 +67,27 @@ class Fields(BaseModel):
                 context = {"field": name, "why": refusal.why}
                 raise PydanticCustomError("refused_field", "{field} is not supported: {why}", context)
         return {name: value for name, value in given.items() if value is not None and name not in cls.REFUSED}
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Describe that null leaves a field out, and which values of refused fields are taken."""
+        found = handler(schema)
+        made = handler.resolve_ref_schema(found)
+        required, properties = made.get("required", ()), made.setdefault("properties", {})
+        for name, described in properties.items():
+            if name not in required:
+                properties[name] = _nullable(described)
+        for name, refusal in cls.REFUSED.items():
+            properties[name] = {"enum": [*refusal.harmless, None], "description": f"not supported: {refusal.why}"}
+        return found
+
+
+def _nullable(described: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a field that may also be null."""
+    about = {name: described[name] for name in ("title", "description", "default") if name in described}
+    allowed = {name: value for name, value in described.items() if name not in about}
+    kinds = allowed.get("anyOf", [allowed])
+    return about | {"anyOf": kinds if {"type": "null"} in kinds else [*kinds, {"type": "null"}]}
 
 
 class StreamOptions(Fields):

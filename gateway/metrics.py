@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fastapi import APIRouter
 from prometheus_client import (
     CollectorRegistry,
@@ -73,7 +75,12 @@ class Metrics:
         return Histogram(name, instrument.text, instrument.labels, registry=self.registry, buckets=bounds)
 
 
-@router.get("/metrics", response_class=Response)
+_TEXT: dict[int | str, dict[str, Any]] = {
+    200: {"description": "the metrics", "content": {"text/plain": {"schema": {"type": "string"}}}}
+}
+
+
+@router.get("/metrics", response_class=Response, responses=_TEXT)
 async def metrics() -> Response:
     """Return the gateway's metrics as Prometheus reads them. No token is needed, and no request's
     content is in them."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
+from gateway.bodies import HealthBody, VersionBody, described
 from gateway.errors import ApiError
 from gateway.gateway import Caller
 from slipstream.client import PeerError
@@ -16,7 +17,7 @@ router = APIRouter()
 _PROBE_SECONDS = 5.0
 
 
-@router.get("/health")
+@router.get("/health", responses=described(HealthBody))
 async def health(request: Request, caller: Caller) -> Response:
     """Answer 200 if the orchestrator answers and reaches its verifier, else 503. No token is
     needed: then only the orchestrator's answer counts."""
@@ -29,7 +30,7 @@ async def health(request: Request, caller: Caller) -> Response:
     return JSONResponse({"status": "ok"})
 
 
-@router.get("/version")
+@router.get("/version", responses=described(VersionBody))
 async def version() -> dict[str, str]:
     """Return Slipstream's version."""
     return {"version": VERSION}

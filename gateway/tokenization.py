@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from fastapi import APIRouter, Request
 from pydantic import Field
 
+from gateway.bodies import DetokenizeBody, TokenizeBody, described
 from gateway.chat_completions import ChatMessage
 from gateway.errors import ApiError
 from gateway.fields import Fields, Int32, Refusal, Text
@@ -46,7 +47,7 @@ class DetokenizeRequest(Fields):
     tokens: list[Int32] = Field(description="token ids")
 
 
-@router.post("/tokenize")
+@router.post("/tokenize", responses=described(TokenizeBody))
 async def tokenize(asked: TokenizeRequest, request: Request, caller: Caller) -> dict[str, Any]:
     """Return the tokens of a text or of a conversation."""
     if (asked.prompt is None) == (asked.messages is None):
@@ -66,7 +67,7 @@ async def tokenize(asked: TokenizeRequest, request: Request, caller: Caller) -> 
     }
 
 
-@router.post("/detokenize")
+@router.post("/detokenize", responses=described(DetokenizeBody))
 async def detokenize(asked: DetokenizeRequest, request: Request, caller: Caller) -> dict[str, str]:
     """Return the text of token ids."""
     await _checked_model(request, caller, asked.model)

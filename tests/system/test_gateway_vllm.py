@@ -11,7 +11,21 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
+from gateway.bodies import (
+    ChatCompletion,
+    ChatCompletionChunk,
+    Completion,
+    CompletionChunk,
+    DetokenizeBody,
+    HealthBody,
+    ModelCard,
+    ModelList,
+    TokenizeBody,
+    VersionBody,
+)
+from gateway.errors import ErrorBody
 from slipstream.cli.local import LocalServices, PairSettings
 from slipstream.client import Client, Settings
 from tests.either_client import until
@@ -148,6 +162,45 @@ def test_vllms_older_names_of_structures_are_followed(gateway: GatewayProcess) -
 def test_only_allowed_tokens_are_chosen(gateway: GatewayProcess) -> None:
     fields: Any = {"allowed_token_ids": [70, 80], "return_token_ids": True, "max_tokens": 8}
     assert set(sent(gateway, COMPLETIONS, **fields)["choices"][0]["token_ids"]) <= {70, 80}
+
+
+@pytest.mark.parametrize(
+    ("path", "whole", "part"),
+    [(CHAT, ChatCompletion, ChatCompletionChunk), (COMPLETIONS, Completion, CompletionChunk)],
+    ids=["chat", "completion"],
+)
+def test_bodies_have_what_the_openapi_document_says_and_no_more(
+    gateway: GatewayProcess, path: str, whole: type[BaseModel], part: type[BaseModel]
+) -> None:
+    logprobs: Any = {"logprobs": True, "top_logprobs": 2} if path == CHAT else {"logprobs": 2, "echo": True}
+    asked: Any = {**logprobs, "speculation": 4, "return_token_ids": True}
+    whole.model_validate(sent(gateway, path, **asked, prompt_logprobs=1), extra="forbid")
+    chunks = sent(gateway, path, **asked, stream=True, stream_options={"include_usage": True})["chunks"]
+    for chunk in chunks:
+        part.model_validate(chunk, extra="forbid")
+
+
+def test_other_bodies_have_what_the_openapi_document_says_and_no_more(gateway: GatewayProcess) -> None:
+    for path, body, kind in (
+        ("/v1/models", None, ModelList),
+        (f"/v1/models/{MODEL}", None, ModelCard),
+        ("/tokenize", {"prompt": "Hi", "return_token_strs": True}, TokenizeBody),
+        ("/detokenize", {"tokens": [70]}, DetokenizeBody),
+        ("/health", None, HealthBody),
+        ("/version", None, VersionBody),
+        ("/v1/nothing", None, ErrorBody),
+    ):
+        kind.model_validate(gateway.send(path, body).body, extra="forbid")
+    document = gateway.send("/openapi.json").body
+    answer = document["paths"][CHAT]["post"]["responses"]["200"]["content"]
+    schemas = document["components"]["schemas"]
+    assert answer["application/json"]["schema"]["$ref"].removeprefix("#/components/schemas/") in schemas
+    assert (
+        answer["text/event-stream"]["schema"]["contentSchema"]["$ref"].removeprefix("#/components/schemas/") in schemas
+    )
+    fields = schemas["ChatRequest"]["properties"]
+    assert {"type": "null"} in fields["seed"]["anyOf"]
+    assert fields["service_tier"]["enum"] == ["auto", "default", None]
 
 
 def test_ids_of_requests_come_back(gateway: GatewayProcess) -> None:
