@@ -13,6 +13,7 @@ _MARKS = {
     "gateway": ("fastapi", "pydantic_settings", "uvicorn"),
     "postgresql": ("psycopg",),
     "plot": ("matplotlib",),
+    "hub": ("huggingface_hub",),
 }
 """Packages that each extra installs; it is missing if one of them is."""
 

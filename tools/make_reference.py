@@ -9,7 +9,19 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tools.reference import alerts, api, benchmarks, commands, decisions, errors, http, metrics, serve_flags, settings
+from tools.reference import (
+    alerts,
+    api,
+    benchmarks,
+    commands,
+    decisions,
+    errors,
+    http,
+    metrics,
+    pairs,
+    serve_flags,
+    settings,
+)
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -22,6 +34,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/api.md": api.page,
     "reference/http.md": http.page,
     "reference/serve-flags.md": serve_flags.page,
+    "reference/pairs.md": pairs.page,
     "decisions/README.md": decisions.page,
     "benchmarks/README.md": benchmarks.page,
 }

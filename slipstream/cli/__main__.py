@@ -13,6 +13,8 @@ from slipstream.cli.commands.chat import chat
 from slipstream.cli.commands.compile import compile_ahead
 from slipstream.cli.commands.export import export
 from slipstream.cli.commands.info import info
+from slipstream.cli.commands.list_models import list_models
+from slipstream.cli.commands.pull import pull
 from slipstream.cli.commands.serve import serve
 from slipstream.cli.commands.session import sessions
 from slipstream.cli.commands.token import token
@@ -67,6 +69,8 @@ app.command()(export)
 app.command()(top)
 app.command()(trace)
 app.command()(bench)
+app.command()(pull)
+app.command(name="list")(list_models)
 app.command()(token)
 app.command(name="compile")(compile_ahead)
 app.command()(version)

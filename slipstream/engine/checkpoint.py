@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.extras import missing
+from slipstream.hub.files import CODE_FILES, PICKLE_FILES, SMALL_FILES, WEIGHT_FILES
 from slipstream.model_names import can_be_hub_id
 
 CONFIG = "config.json"
@@ -23,10 +24,6 @@ INDEX = "model.safetensors.index.json"
 PICKLE = "pytorch_model.bin"
 PICKLE_INDEX = "pytorch_model.bin.index.json"
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
-_SMALL_FILES = ("*.json", "*.jinja", "*.model", "*.txt")
-_CODE_FILES = ("*.py",)
-_WEIGHT_FILES = ("model*.safetensors",)
-_PICKLE_FILES = ("pytorch_model*.bin",)
 UNREAD_FILES = {
     "adapter_config.json": "an adapter, which is not applied: merge it into the weights (peft's merge_and_unload) and give "
     "what that saves, or take the file away",
@@ -93,13 +90,15 @@ def directory_of(name: str, *, weights: bool, trust: Trust = NO_TRUST) -> Path:
         )
     if not can_be_hub_id(name):
         raise UnsupportedModelError(_NO_DIRECTORY.format(name))
+    if command := missing("hub"):
+        raise UnsupportedModelError(f"no model directory at {name}, and the hub needs huggingface_hub: {command}")
     from huggingface_hub.errors import LocalEntryNotFoundError  # this import takes a fifth of a second
 
-    from slipstream.engine.hub_download import download
+    from slipstream.hub.download import download, explained
 
-    patterns = [*_SMALL_FILES, *(_CODE_FILES if trust.code else ())]
+    patterns = [*SMALL_FILES, *(CODE_FILES if trust.code else ())]
     if weights:
-        patterns += [*_WEIGHT_FILES, *(_PICKLE_FILES if trust.pickle else ())]
+        patterns += [*WEIGHT_FILES, *(PICKLE_FILES if trust.pickle else ())]
     try:
         return download(name, patterns)
     except LocalEntryNotFoundError as error:
@@ -107,7 +106,7 @@ def directory_of(name: str, *, weights: bool, trust: Trust = NO_TRUST) -> Path:
         raise UnsupportedModelError(f"no model directory at {name}, {why}") from error
     except Exception as error:  # the hub's refusals, the network's failures, a full disk
         raise UnsupportedModelError(
-            f"no model directory at {name}, and none from the hub: {one_line(error)}"
+            f"no model directory at {name}, and none from the hub: {explained(error, name)}"
         ) from error
 
 

@@ -432,11 +432,11 @@ def test_nothing_is_fetched_from_the_hub_that_is_not_to_be_used(
     there = {"config.json", "model-1.safetensors", "pytorch_model-1.bin", "own.py", "training_args.bin"}
     seen: list[str] = []
 
-    def snapshot_download(name: str, *, allow_patterns: list[str], ignore_patterns: str, tqdm_class: type) -> str:
+    def snapshot_download(name: str, *, allow_patterns: list[str], **_: object) -> str:
         seen.extend(file for file in there if any(fnmatch(file, pattern) for pattern in allow_patterns))
         return "/there"
 
-    monkeypatch.setattr("slipstream.engine.hub_download.snapshot_download", snapshot_download)
+    monkeypatch.setattr("slipstream.hub.download.snapshot_download", snapshot_download)
     assert directory_of("org/name", weights=weights, trust=trust) == Path("/there")
     assert set(seen) == fetched
 

@@ -154,6 +154,7 @@ def test_the_images_have_every_extra_that_serves() -> None:
         "dev",
         "services",
         "embedded",
+        "hub",
         "plot",
         "llamacpp-native",
     }

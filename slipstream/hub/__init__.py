@@ -1,0 +1,1 @@
+"""Models on Hugging Face's hub and in its cache on this machine."""
