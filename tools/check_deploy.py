@@ -1,9 +1,9 @@
 """Check every file under deploy/ with the tools made for it, and against what the services know.
 
 Prints a line for each file, and exits with 1 if any is at fault. `make check` sets the tools up
-(deploy/requirements.txt). Tools that pip cannot bring (kubectl or kustomize, systemd-analyze,
-promtool, amtool) are used if they are installed; otherwise a line says what was left out. With
---write, the copies that Kustomize needs within its own folder are written again.
+(deploy/requirements.txt). Tools that pip cannot bring (systemd-analyze, promtool, amtool) are used
+if they are installed; otherwise a line says what was left out. With --write, the copies that
+Kustomize needs within its own folder are written again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from typing import Any
 import yaml
 
 from slipstream.rpc.channel import MAX_METADATA_BYTES, MOST_STREAMS
-from tools.deploy_tools import ROOT, Fault, Report, find_tool, name_of, result, run_tool, tell
+from tools.deploy_tools import ROOT, Fault, Report, name_of, result, run_tool, tell, version
+from tools.make_chart import CHART
+from tools.make_chart import faults as chart_faults
 
 DEPLOY = ROOT / "deploy"
 OVERLAYS = DEPLOY / "kubernetes" / "overlays"
@@ -83,13 +85,6 @@ def _default(value: ast.expr | None) -> Any:
             return literal
         case _:
             return None
-
-
-def version() -> str:
-    """Return the package's version."""
-    found = re.search(r'"(.+)"', (ROOT / "slipstream/version.py").read_text().split("VERSION =")[1])
-    assert found is not None
-    return found[1]
 
 
 # --- our own checks: pure, of text and parsed YAML
@@ -334,16 +329,12 @@ def check_dockerfile() -> Iterator[Report]:
 def check_kubernetes(known: Setting) -> Iterator[Report]:
     """Check each overlay as Kustomize renders it, and run checkov over all of them and the
     Dockerfile."""
-    render = _kustomize()
     with tempfile.TemporaryDirectory() as directory:
         folder = Path(directory)
         shutil.copy(DEPLOY / "docker" / "Dockerfile", folder / "Dockerfile")
         for overlay in sorted(path.parent for path in OVERLAYS.glob("*/kustomization.yaml")):
-            if render is None:
-                yield result(overlay, "kustomize", skipped="neither kubectl nor kustomize is here: not rendered")
-                continue
             rendered = folder / f"{overlay.name}.yaml"
-            yield run_tool(overlay, "kustomize", *render, overlay, output=rendered)
+            yield run_tool(overlay, "kustomize", "kubectl", "kustomize", overlay, output=rendered)
             if rendered.exists():
                 yield from check_rendered(overlay, rendered, known)
         scan = run_tool(OVERLAYS, "checkov", "checkov", "--config-file", DEPLOY / "checkov.yaml", "--directory", folder)
@@ -370,6 +361,12 @@ def check_rendered(overlay: Path, rendered: Path, known: Setting) -> Iterator[Re
     yield result(overlay, "sessions", unshared_sessions(documents))
     if overlay.name == "tls":  # the others speak plaintext, by which clients show no token
         yield result(overlay, "access", unguarded_pods(pods))
+
+
+def check_chart() -> Iterator[Report]:
+    """Check that the Helm chart is what Kustomize renders."""
+    yield result(CHART, "generated", chart_faults())
+    yield run_tool(CHART, "helm lint", "helm", "lint", "--strict", "--quiet", CHART)
 
 
 def check_systemd(known: Setting) -> Iterator[Report]:
@@ -424,7 +421,7 @@ def check_envoy() -> Iterator[Report]:
 
 def check_yaml() -> Iterator[Report]:
     """Check every YAML file's form, and for keys that come twice."""
-    files = sorted(DEPLOY.rglob("*.yaml"))
+    files = sorted(path for path in DEPLOY.rglob("*.yaml") if CHART / "templates" not in path.parents)
     said = run_tool(
         DEPLOY, "yamllint", "yamllint", "--strict", "--format", "parsable", "-c", DEPLOY / "yamllint.yaml", *files
     )
@@ -438,12 +435,6 @@ def check_yaml() -> Iterator[Report]:
 # --- all of it
 
 
-def _kustomize() -> tuple[str, ...] | None:
-    if find_tool("kustomize") is not None:
-        return ("kustomize", "build")
-    return ("kubectl", "kustomize") if find_tool("kubectl") is not None else None
-
-
 def check_all() -> list[Report]:
     """Run every check, side by side."""
     known = settings_of()
@@ -451,6 +442,7 @@ def check_all() -> list[Report]:
         partial(check_kubernetes, known),
         partial(check_compose, known),
         check_dockerfile,
+        check_chart,
         partial(check_systemd, known),
         check_prometheus,
         check_envoy,

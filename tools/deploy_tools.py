@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -26,6 +27,13 @@ class Report:
     check: str
     faults: tuple[Fault, ...] = ()
     skipped: str = ""
+
+
+def version() -> str:
+    """Return the package's version."""
+    found = re.search(r'"(.+)"', (ROOT / "slipstream/version.py").read_text().split("VERSION =")[1])
+    assert found is not None
+    return found[1]
 
 
 def find_tool(name: str) -> str | None:
