@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from orchestrator.contract.fields import timestamp
-from orchestrator.contract.messages import message_message
+from orchestrator.contract.messages import message_message, options_message
 from orchestrator.contract.settings import settings_message
 from orchestrator.peers.model_info import ModelInfo
 from orchestrator.rounds.result import Origin
@@ -110,13 +110,14 @@ def asked_turn(asked: AskedTurn) -> orchestrator_pb2.GetTurnResponse:
     return orchestrator_pb2.GetTurnResponse(
         turn=asked.turn,
         request_id=asked.request_id,
-        system=asked.system,
+        system=asked.session.system,
         content=payload.content or "",
         messages=map(message_message, payload.messages),
         settings=None if payload.settings is None else settings_message(payload.settings),
         note=payload.note,
         create_time=None if payload.created is None else timestamp(payload.created),
         running=asked.is_running,
+        template_options=options_message(asked.session.options),
     )
 
 

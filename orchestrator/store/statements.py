@@ -122,24 +122,17 @@ def sessions_of_request(t: Transaction, principal: str, request_id: str, *, list
     return [session_of(row) for row in t.rows(statement, (int(listed), principal, request_id))]
 
 
-def turn_begun(t: Transaction, session_id: str, turn: int) -> TurnRow | None:
-    """Return one turn of a session as it was written before its first token."""
-    found = t.row(f"SELECT {', '.join(_BEGUN)} FROM turns WHERE session_id = ? AND turn = ?", (session_id, turn))
-    if found is None:
-        return None
-    turn, request_id, fingerprint, shared_count, prompt, payload = found
-    return TurnRow(turn, request_id, bytes(fingerprint), shared_count, bytes(prompt), payload)
-
-
-def turns_of(t: Transaction, session_id: str) -> list[StoredTurn]:
-    """Return a session's turns, in order."""
+def turns_of(t: Transaction, session_id: str, only: int | None = None) -> list[StoredTurn]:
+    """Return a session's turns, in order, or ``only`` one of them."""
+    where = "session_id = ?" if only is None else "session_id = ? AND turn = ?"
+    values: tuple[Any, ...] = (session_id,) if only is None else (session_id, only)
     noted: dict[int, list[tuple[int, bytes]]] = {}
-    statement = "SELECT turn, position, tokens FROM progress WHERE session_id = ? ORDER BY turn, position"
-    for turn, position, tokens in t.rows(statement, (session_id,)):
+    statement = f"SELECT turn, position, tokens FROM progress WHERE {where} ORDER BY turn, position"
+    for turn, position, tokens in t.rows(statement, values):
         noted.setdefault(turn, []).append((position, bytes(tokens)))
-    statement = f"SELECT {', '.join(_BEGUN)}, tokens, ended FROM turns WHERE session_id = ? ORDER BY turn"
+    statement = f"SELECT {', '.join(_BEGUN)}, tokens, ended FROM turns WHERE {where} ORDER BY turn"
     turns = []
-    for turn, request_id, fingerprint, shared_count, prompt, payload, tokens, ended in t.rows(statement, (session_id,)):
+    for turn, request_id, fingerprint, shared_count, prompt, payload, tokens, ended in t.rows(statement, values):
         row = TurnRow(turn, request_id, bytes(fingerprint), shared_count, bytes(prompt), payload)
         end = None if ended is None else EndRow(bytes(tokens), ended, forgotten=not request_id)
         turns.append(StoredTurn(row, end, _joined(noted.get(turn, ()))))

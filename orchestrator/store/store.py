@@ -29,7 +29,6 @@ from orchestrator.store.statements import (
     session_of,
     sessions_of_request,
     still_owns,
-    turn_begun,
     turns_of,
     update_session,
 )
@@ -292,9 +291,10 @@ class Store:
 
     # Turns.
 
-    async def find_turn(self, session_id: str, turn: int) -> TurnRow | None:
-        """Return one turn of a session as it began; None if there is none."""
-        return await self._database.run(lambda t: turn_begun(t, session_id, turn), reads=True)
+    async def find_turn(self, session_id: str, turn: int) -> StoredTurn | None:
+        """Return one turn of a session; None if there is none."""
+        found = await self._database.run(lambda t: turns_of(t, session_id, turn), reads=True)
+        return found[0] if found else None
 
     async def write_payload(self, session: SessionRow) -> None:
         """Write a session's payload. SessionMovedError if its owner does not own it."""

@@ -881,6 +881,7 @@ class GetTurnResponse(_message.Message):
     NOTE_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     RUNNING_FIELD_NUMBER: _builtins.int
+    TEMPLATE_OPTIONS_FIELD_NUMBER: _builtins.int
     turn: _builtins.int
     """Its number."""
     request_id: _builtins.str
@@ -907,6 +908,10 @@ class GetTurnResponse(_message.Message):
     def create_time(self) -> _timestamp_pb2.Timestamp:
         """When it began. Unset as `settings`. Turns that a fork copied began when they first ran."""
 
+    @_builtins.property
+    def template_options(self) -> _session_pb2.TemplateOptions:
+        """What the session's chat template reads besides the messages."""
+
     def __init__(
         self,
         *,
@@ -919,10 +924,11 @@ class GetTurnResponse(_message.Message):
         note: _builtins.str = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
         running: _builtins.bool = ...,
+        template_options: _session_pb2.TemplateOptions | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_system", b"_system", "create_time", b"create_time", "settings", b"settings", "system", b"system"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_system", b"_system", "create_time", b"create_time", "settings", b"settings", "system", b"system", "template_options", b"template_options"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_system", b"_system", "content", b"content", "create_time", b"create_time", "messages", b"messages", "note", b"note", "request_id", b"request_id", "running", b"running", "settings", b"settings", "system", b"system", "turn", b"turn"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_system", b"_system", "content", b"content", "create_time", b"create_time", "messages", b"messages", "note", b"note", "request_id", b"request_id", "running", b"running", "settings", b"settings", "system", b"system", "template_options", b"template_options", "turn", b"turn"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__system: _TypeAlias = _typing.Literal["system"]  # noqa: Y015
     _WhichOneofArgType__system: _TypeAlias = _typing.Literal["_system", b"_system"]  # noqa: Y015

@@ -17,6 +17,7 @@ from typing import Any
 import grpc
 import pytest
 
+from orchestrator.sessions.durability.loaded import MAX_RECENT_TURNS
 from slipstream.cli.local import LocalServices
 from slipstream.client import Client, PeerError, Reply, Settings
 from slipstream.errors import Code
@@ -77,6 +78,19 @@ def test_a_turn_is_kept_with_what_it_was_asked(either: Client) -> None:
     with pytest.raises(PeerError) as refused:
         either.chat().send("x", note=note + "x").wait()
     assert [violation.field for violation in refused.value.violations] == ["note"]
+
+
+def test_a_turn_of_long_ago_is_watched_too(either: Client) -> None:
+    with either.chat(settings=Settings(max_token_count=1)) as chat:
+        first = chat.send("x", Settings(seed=5, top_logprob_count=1)).wait()
+        for _ in range(MAX_RECENT_TURNS):
+            chat.send("x").wait()
+        watched = either.watch(chat.session_id, 1).wait()
+        told = ("text", "token_ids", "logprobs", "seed", "finish_reason", "prompt_token_count", "total_time")
+        assert [getattr(watched, name) for name in told] == [getattr(first, name) for name in told]
+        with pytest.raises(PeerError) as unknown:
+            either.watch(chat.session_id, MAX_RECENT_TURNS + 2).wait()
+        assert unknown.value.reason == "TURN_NOT_FOUND"
 
 
 @pytest.mark.parametrize("system", ["be long", "", "be brief", None])

@@ -79,6 +79,9 @@ def test_a_session_goes_on_with_a_tools_result_and_its_fork_and_export_have_it(s
         assert whole["turns"][0]["content"] == "And in Ulm?" and "messages" not in whole["turns"][0]
         assert [said["role"] for said in whole["turns"][1]["messages"]] == ["ROLE_TOOL", "ROLE_USER"]
         assert whole["templateOptions"]["tools"][0]["name"] == "weather"
+        turn = client.get_turn(chat.session_id, 2)
+        assert turn.template_options.tools[0].name == "weather"
+        assert [said.content for said in turn.messages] == ["clear", "So?"]
         with client.fork_session(chat.session_id, 1) as fork:
             again = fork.send([Message("tool", "clear"), ("user", "So?")], SHORT).wait()
             assert again.token_ids == second.token_ids

@@ -309,7 +309,7 @@ class AskedTurn:
 
     turn: int
     request_id: str
-    system: str | None
+    session: SessionPayload
     payload: TurnPayload
     is_running: bool
 
@@ -323,6 +323,12 @@ def told(stored: StoredTurn) -> ToldTurn:
     return ToldTurn(
         stored.begun.turn, stored.begun.request_id, rule.seed, _past(stored, begun, end), end.finish_reason, error
     )
+
+
+def told_record(session_id: str, stored: StoredTurn) -> TurnRecord:
+    """Return the record of a turn that has ended from its rows. UnreadableError."""
+    assert stored.end is not None
+    return _record(session_id, stored, turn_payload_of(stored.begun), _read(_END, stored.end.payload))
 
 
 def restored(

@@ -14,7 +14,7 @@ from types import TracebackType
 
 from opentelemetry.context import Context
 
-from orchestrator.errors import SessionMovedError, TurnNotFoundError
+from orchestrator.errors import SessionMovedError, TurnNotFoundError, TurnNotKeptError
 from orchestrator.sessions.admission.admission import Admission
 from orchestrator.sessions.admission.demand import AdmissionSettings, AdmissionWait
 from orchestrator.sessions.admission.principal import Principal
@@ -28,6 +28,7 @@ from orchestrator.sessions.durability.payloads import (
     session_payload_of,
     target_of,
     told,
+    told_record,
     turn_payload_of,
 )
 from orchestrator.sessions.durability.persistence import Persistence
@@ -42,7 +43,7 @@ from orchestrator.sessions.turns.tasks import TurnTasks
 from orchestrator.sessions.turns.turn_record import Ending, TurnRecord
 from orchestrator.sessions.turns.watcher import Watcher
 from orchestrator.store.ownership import Ownership
-from orchestrator.store.rows import SessionRow
+from orchestrator.store.rows import SessionRow, StoredTurn
 from orchestrator.store.store import Store
 from slipstream.errors import SlipstreamError
 
@@ -261,22 +262,32 @@ class Sessions:
         self._watcher.refused(error, self._served.model_name, parent, session_id)
 
     async def turn(self, session_id: str, turn: int, caller: Principal) -> TurnRecord:
-        """Return a turn's record. Raises what `get` raises; TurnNotFoundError;
-        TurnNotKeptError."""
-        return (await self.get(session_id, caller)).turns.get(turn)
+        """Return a turn's record, from the store if it was too long ago. Raises what `get` raises;
+        TurnNotFoundError; UnreadableError; TurnNotKeptError if it is not stored."""
+        record = await self.get(session_id, caller)
+        try:
+            return record.turns.get(turn)
+        except TurnNotKeptError:
+            stored = await self._stored_turn(record, turn)
+            if stored is None or stored.end is None:
+                raise
+        return await asyncio.to_thread(told_record, session_id, stored)
 
     async def asked(self, session_id: str, turn: int, caller: Principal) -> AskedTurn:
         """Return what a turn was asked. Raises what `get` raises; TurnNotFoundError;
         UnreadableError."""
         record = await self.get(session_id, caller)
-        row = record.stored.row
-        begun = None if row is None else await self._store.find_turn(row.id, turn)
-        if row is None or begun is None:
+        stored = await self._stored_turn(record, turn)
+        if stored is None or record.stored.row is None:
             raise TurnNotFoundError(f"session {session_id} has no turn {turn} that is stored", turn=turn)
-        is_running = record.running is not None and record.running.turn == turn
+        payload, is_running = turn_payload_of(stored.begun), record.running is not None and record.running.turn == turn
         return AskedTurn(
-            turn, begun.request_id, session_payload_of(row).system, turn_payload_of(begun), is_running=is_running
+            turn, stored.begun.request_id, session_payload_of(record.stored.row), payload, is_running=is_running
         )
+
+    async def _stored_turn(self, record: SessionRecord, turn: int) -> StoredTurn | None:
+        row = record.stored.row
+        return None if row is None else await self._store.find_turn(row.id, turn)
 
     async def turn_of_request(self, record: SessionRecord, request_id: str) -> int:
         """Return the turn that a session's message has started. TurnNotFoundError;
