@@ -25,7 +25,7 @@ SERVED = $(if $(MODEL),--target build/models/$(MODEL).gguf --draft "")
 chat: $(VENV)/runtime $(MODEL:%=build/models/%.gguf) ## talk to the embedded pair, or to MODEL=smollm2, on three services started here
 	@$(BIN)/slipstream chat --local $(SERVED)
 
-up: $(VENV)/runtime $(MODEL:%=build/models/%.gguf) ## serve until Ctrl-C: OpenAI's API at http://127.0.0.1:8000/v1, gRPC at :50051, its verifier at :50052, its draft at :50053
+up: $(VENV)/runtime $(MODEL:%=build/models/%.gguf) ## serve until Ctrl-C: web chat at http://127.0.0.1:8000/, OpenAI's API at /v1, gRPC at :50051, verifier :50052, draft :50053
 	@$(BIN)/slipstream serve $(SERVED)
 
 build/models/%.gguf: | $(VENV)/runtime

@@ -11,6 +11,7 @@ from typing import NoReturn
 import uvicorn
 
 from gateway.app import create_app
+from gateway.certificate import reloaded_context
 from gateway.limits import IdleLimitedProtocol
 from gateway.settings import GatewaySettings
 from slipstream.errors import SlipstreamError
@@ -26,6 +27,7 @@ def serve(settings: GatewaySettings) -> None:
         sys.exit(f"gateway: --address must be host:port, but is {settings.address!r}")
     try:
         files = settings.tls_files()
+        context = reloaded_context(files) if files.certificate else None
         app = create_app(settings)
     except SlipstreamError as error:
         sys.exit(f"gateway: {error}")
@@ -40,10 +42,9 @@ def serve(settings: GatewaySettings) -> None:
         timeout_keep_alive=settings.idle_seconds,
         timeout_graceful_shutdown=settings.drain_seconds,
         h11_max_incomplete_event_size=settings.max_header_kib * 1024,
-        ssl_certfile=files.certificate or None,
-        ssl_keyfile=files.key or None,
+        ssl_context_factory=(lambda _config, _default: context) if context else None,
     )
-    scheme = "https" if files.certificate else "http"
+    scheme = "https" if context else "http"
     _end_well()
     log.info("OpenAI's API at %s://%s:%d/v1", scheme, host, listening.getsockname()[1])
     uvicorn.Server(config).run(sockets=[listening])

@@ -46,7 +46,8 @@ class GatewaySettings(BaseSettings):
         "comes first even without <think>, which the prompt may have",
     )
     tls_certificate: str = Field(
-        "", description="PEM file with this service's certificate chain. Empty: plaintext HTTP"
+        "",
+        description="PEM file with this service's certificate chain. Empty: plaintext HTTP. It is read again when it changes",
     )
     tls_key: str = Field("", description="PEM file with the key of --tls-certificate")
     orchestrator_tls: bool = Field(

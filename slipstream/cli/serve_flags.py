@@ -58,6 +58,13 @@ OURS = (
         group=_MODELS,
         settings=_both("trust-remote-code"),
     ),
+    Flag(
+        "--reasoning-parser",
+        "how chats split reasoning off an answer: qwen3 or deepseek_r1; by default not at all",
+        "NAME",
+        group=_MODELS,
+        settings={"gateway": "reasoning-parser"},
+    ),
     Flag("--host", "host that the HTTP API listens on", "HOST", default="127.0.0.1", group=_ADDRESSES),
     Flag("--port", "port that the HTTP API listens on", "PORT", default="8000", group=_ADDRESSES),
     Flag("--no-http", "serve gRPC alone", "", group=_ADDRESSES),

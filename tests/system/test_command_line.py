@@ -35,6 +35,7 @@ def test_a_piped_chat_answers_each_line_and_leaves_no_process(tmp_path: Path) ->
         timeout=240,
     )
     assert ended.returncode == 0, ended.stderr
+    assert re.search(r"^the same in a browser: http://127\.0\.0\.1:\d+/$", ended.stderr, flags=re.M)
     lines = ended.stdout.splitlines()
     assert len(lines) == 4
     assert "Join two or more pathname components" in lines[0]

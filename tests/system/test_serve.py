@@ -67,7 +67,8 @@ def test_openais_package_and_grpc_give_one_text_and_sigterm_ends_well() -> None:
         assert answer.choices[0].message.content == reply.text != ""
         tried = subprocess.run(served.example(), capture_output=True, text=True, timeout=60, check=True)
         assert "Join two or more pathname components" in tried.stdout
-        assert f"HTTP  http://{served.http}/v1" in served.shown and f"gRPC  {served.grpc}" in served.shown
+        for line in (f"HTTP  http://{served.http}/v1", f"web chat  http://{served.http}/", f"gRPC  {served.grpc}"):
+            assert line in served.shown
         served.process.send_signal(signal.SIGTERM)
         assert served.process.wait(60) == 0
     wait_until_none_left()

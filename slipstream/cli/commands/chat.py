@@ -62,7 +62,7 @@ def chat(
     with serving(PairSettings(target=target, draft=draft, device=device, dtype=dtype)) as services:
         if not missing("gateway"):
             gateway = services.start_gateway(free_address())  # it serves before a person has read the line
-            progress.print(f"OpenAI's API for this chat's model: {gateway.url}/v1", highlight=False, soft_wrap=True)
+            progress.print(f"the same in a browser: {gateway.url}/", highlight=False, soft_wrap=True)
         _converse(Server(services.orchestrator_address), options, show_rounds, predicted)
 
 

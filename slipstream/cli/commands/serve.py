@@ -39,7 +39,7 @@ def serve(
     *,
     given: Given,
 ) -> None:
-    """Serve a model on this machine until Ctrl-C: OpenAI's HTTP API, and gRPC.
+    """Serve a model on this machine until Ctrl-C: OpenAI's HTTP API, a web chat, and gRPC.
 
     The pair in the package, sessions kept in memory only: slipstream serve --store memory
 
@@ -127,6 +127,7 @@ def _show(local: LocalServices, metrics: dict[str, str], certificate: str | None
     gateway = local.services.get(GATEWAY)
     if isinstance(gateway, GatewayProcess):
         _say(f"{'HTTP':>12}  {gateway.url}/v1")
+        _say(f"{'web chat':>12}  {gateway.url}/")
         _say(f"{'try':>12}  {_example(gateway, certificate)}")
     _say("ready; Ctrl-C stops all of them")
 
