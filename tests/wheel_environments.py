@@ -25,9 +25,7 @@ def build_wheels(folder: Path) -> Path:
     for name in (*_SOURCES, "gateway"):
         path = CHECKOUT / name
         if path.is_dir():
-            shutil.copytree(
-                path, source / name, ignore=shutil.ignore_patterns("__pycache__", "build", "node_modules", "*.egg-info")
-            )
+            shutil.copytree(path, source / name, ignore=_NOT_BUILT_FROM)
         else:
             shutil.copy(path, source / name)
     command = [*_PIP, "wheel", "--quiet", "--no-deps", "--wheel-dir", str(wheels), ".", "./slipstream/embedded"]
@@ -48,17 +46,19 @@ class WheelEnvironment:
 
     @property
     def size(self) -> int:
-        """Bytes of all packages, with the bytecode that pip writes."""
+        """Bytes of all packages, with their bytecode."""
         (packages,) = self.folder.glob("lib/python*/site-packages")
         return sum(path.stat().st_size for path in packages.rglob("*") if path.is_file())
 
-    def install(self, wheel: Path, extra: str = "") -> None:
-        """Install a wheel and what it needs, in the versions of constraints.txt."""
+    def install(self, wheel: Path, extra: str = "", *, bytecode: bool = False) -> None:
+        """Install a wheel and what it needs, in the versions of constraints.txt. ``bytecode`` is
+        written too, as pip does: it takes seconds."""
         said = subprocess.run([*_PIP, "config", "list"], capture_output=True, text=True, check=True)
         environment = {**uv_environment(pip_options(said.stdout)), **os.environ}
         command = [*_PIP, "--python", self.python, "install"]
         if find_spec("uv") is not None:  # a tenth of pip's time
-            command = [sys.executable, "-m", "uv", "pip", "install", "--compile-bytecode", "--python", self.python]
+            command = [sys.executable, "-m", "uv", "pip", "install", "--python", self.python]
+            command += ["--compile-bytecode"] if bytecode else []
         command += ["--quiet", "--constraint", str(CONSTRAINTS), f"{wheel}{extra}"]
         subprocess.run(command, env=environment, check=True, timeout=300)
 

@@ -29,7 +29,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def installed(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], WheelEnvironment]:
     def install(extra: str) -> WheelEnvironment:
         environment = empty_environment(tmp_path_factory.mktemp("environment") / "venv")
-        environment.install(wheel(wheels, "slipstream_llm"), extra)
+        environment.install(wheel(wheels, "slipstream_llm"), extra, bytecode=not extra)
         return environment
 
     return install
@@ -111,3 +111,5 @@ def test_the_gateways_extra_serves_a_chat(installed: Callable[[str], WheelEnviro
         answer = gateway.send("/v1/chat/completions", question | {"model": model})
         assert answer.status == 200, answer.body
         assert answer.body["usage"]["completion_tokens"] == 5
+        assert "<title>" in gateway.send("/", headers={"accept": "text/html"}).body
+        assert "slipstream_gateway" in gateway.send("/metrics").body
