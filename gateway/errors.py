@@ -6,6 +6,7 @@ import logging
 import math
 import re
 from collections.abc import Mapping, Sequence
+from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -13,6 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
+from starlette.routing import BaseRoute, Match, Route
 
 from slipstream.client import PeerError
 from slipstream.errors import Code
@@ -193,8 +195,9 @@ def _path(problem: Mapping[str, Any], body: object) -> str:
     return path
 
 
-def install_handlers(app: FastAPI) -> None:
-    """Let the application answer every error but its own faults in OpenAI's format."""
+def install_handlers(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
+    """Let the application answer every error but its own faults in OpenAI's format. ``routes`` are
+    those of its endpoints."""
 
     async def api_error(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, ApiError)
@@ -211,12 +214,21 @@ def install_handlers(app: FastAPI) -> None:
     async def http_error(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
         what = f"{request.method} {request.url.path}: {error.detail}"
-        return ApiError(error.status_code, what, headers=error.headers).response()
+        headers = error.headers
+        if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:  # Starlette names those of one route only
+            headers = {"allow": ", ".join(sorted(_methods(request, routes)))}
+        return ApiError(error.status_code, what, headers=headers).response()
 
     app.add_exception_handler(ApiError, api_error)
     app.add_exception_handler(PeerError, peer_error)
     app.add_exception_handler(RequestValidationError, invalid_body)
     app.add_exception_handler(HTTPException, http_error)
+
+
+def _methods(request: Request, routes: Sequence[BaseRoute]) -> set[str]:
+    """Return the methods that a request's path has."""
+    fitting = (route for route in routes if route.matches(request.scope)[0] is not Match.NONE)
+    return {method for route in fitting if isinstance(route, Route) for method in route.methods or ()}
 
 
 def fault_error(error: BaseException) -> ApiError:

@@ -170,6 +170,8 @@ def test_a_null_field_and_a_value_that_asks_for_nothing_are_accepted(gateway: Ga
 def test_an_unknown_path_and_method_get_openais_error_too(gateway: GatewayProcess) -> None:
     assert gateway.send("/v1/nothing").error["message"] == "GET /v1/nothing: Not Found"
     assert gateway.send(CHAT).status == 405
+    wrong = gateway.send("/slipstream/v1/sessions/s", {})
+    assert (wrong.status, wrong.headers["allow"]) == (405, "DELETE, GET, PATCH")
 
 
 def test_a_large_body_is_refused_before_it_is_sent(gateway: GatewayProcess) -> None:

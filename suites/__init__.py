@@ -1,0 +1,1 @@
+"""Suites that others wrote, run against real services. Each has its own environment."""
