@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from fastapi import APIRouter, Request
@@ -14,55 +14,20 @@ from starlette.responses import Response
 
 from gateway.answers import Answers, stop_reason
 from gateway.bodies import ChatCompletion, ChatCompletionChunk, described
+from gateway.chat_messages import ONLY_TEXT, ChatMessage, TextPart, conversation_of, text_of
 from gateway.chat_parts import PartWriter, message_of
+from gateway.chat_tools import MAX_TOOLS, ChatTool, ToolChoice, tool_use
 from gateway.errors import ApiError
 from gateway.fields import COMMON_REFUSALS, Fields, GenerationFields, Int32, Refusal, Text
 from gateway.gateway import Caller, Model, fingerprint_of, gateway_of
 from gateway.logprobs import chat_logprobs, likeliest, prompt_logprobs
 from gateway.reading import ReadAnswer, Reading, parts_of
 from gateway.responding import respond
+from gateway.tools import ToolUse
 from gateway.usage import metrics_of, usage_of
-from slipstream.client import Delta, Result, Structure, TokenLogprobs
+from slipstream.client import Delta, Result, Structure, TemplateOptions, TokenLogprobs
 
 router = APIRouter()
-
-_NO_TOOLS = "tools are not supported yet"
-_ONLY_TEXT = "only text parts are supported"
-
-
-class TextPart(Fields):
-    """A part of a message's content."""
-
-    REFUSED: ClassVar[Mapping[str, Refusal]] = {
-        name: Refusal(_ONLY_TEXT) for name in ("image_url", "input_audio", "file", "refusal", "video_url")
-    }
-
-    type: Literal["text"]
-    text: Text
-
-
-class ChatMessage(Fields):
-    """A message of the conversation."""
-
-    REFUSED: ClassVar[Mapping[str, Refusal]] = {
-        "name": Refusal("chat templates have no names"),
-        "tool_calls": Refusal(_NO_TOOLS, ([],)),
-        "tool_call_id": Refusal(_NO_TOOLS),
-        "function_call": Refusal(_NO_TOOLS),
-        "refusal": Refusal("write it as content"),
-        "annotations": Refusal("there is no search", ([],)),
-        "audio": Refusal(_ONLY_TEXT),
-        "reasoning": Refusal("write it as content"),
-        "reasoning_content": Refusal("write it as content"),
-    }
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Text | list[TextPart] = Field(description="a text, or a list of parts of type `text`")
-
-    def pair(self) -> tuple[str, str]:
-        """Return role and text, as the client takes them."""
-        role = "system" if self.role == "developer" else self.role
-        return role, _text(self.content)
 
 
 class JsonSchema(Fields):
@@ -102,14 +67,11 @@ class ChatRequest(GenerationFields):
 
     REFUSED: ClassVar[Mapping[str, Refusal]] = {
         **COMMON_REFUSALS,
-        "tools": Refusal(_NO_TOOLS, ([],)),
-        "tool_choice": Refusal(_NO_TOOLS, ("none", "auto")),
-        "parallel_tool_calls": Refusal(_NO_TOOLS, (True, False)),
-        "functions": Refusal(_NO_TOOLS, ([],)),
-        "function_call": Refusal(_NO_TOOLS, ("none", "auto")),
+        "functions": Refusal("use tools", ([],)),
+        "function_call": Refusal("use tool_choice", ("none", "auto")),
         "store": Refusal("nothing is stored", (False,)),
-        "modalities": Refusal(_ONLY_TEXT, (["text"],)),
-        "audio": Refusal(_ONLY_TEXT),
+        "modalities": Refusal(ONLY_TEXT, (["text"],)),
+        "audio": Refusal(ONLY_TEXT),
         "reasoning_effort": Refusal("the chat template decides"),
         "verbosity": Refusal("ask for it in a message"),
         "web_search_options": Refusal("there is no search"),
@@ -119,14 +81,13 @@ class ChatRequest(GenerationFields):
         "prompt_cache_retention": Refusal("the server decides"),
         "prompt_cache_options": Refusal("the server decides"),
         "chat_template": Refusal("the model's own is used"),
-        "chat_template_kwargs": Refusal("the model's own is used", ({},)),
         "add_generation_prompt": Refusal("an answer always begins", (True,)),
         "continue_final_message": Refusal("an answer always begins", (False,)),
         "documents": Refusal("write them into a message"),
         "echo": Refusal("use /v1/completions", (False,)),
     }
 
-    messages: list[ChatMessage] = Field(min_length=1, description="text only; the last one is the user's")
+    messages: list[ChatMessage] = Field(min_length=1, description="text only; the last one is the user's, or a tool's")
     max_completion_tokens: Int32 | None = Field(None, ge=1, description="most tokens of an answer")
     max_tokens: Int32 | None = Field(None, ge=1, description="the older name of `max_completion_tokens`")
     logprobs: bool = Field(False, description="report each token's log-probability, the end token's included")
@@ -136,6 +97,20 @@ class ChatRequest(GenerationFields):
     )
     prediction: PredictedContent | None = Field(
         None, description="text that the answer probably contains: it comes sooner, and does not change"
+    )
+
+    tools: list[ChatTool] | None = Field(None, max_length=MAX_TOOLS, description="functions that the model may call")
+    tool_choice: ToolChoice | None = Field(
+        None,
+        description="`auto`, by default: the model decides. `none`: it is not told of them. `required`, a function's name, or "
+        "`allowed_tools` with the mode `required`: the answer is a call, enforced with its arguments",
+    )
+    parallel_tool_calls: bool = Field(
+        True, description="false: one call at most; more that the model writes are left out"
+    )
+    chat_template_kwargs: dict[str, Any] | None = Field(
+        None,
+        description="vLLM's; variables of the chat template, such as `enable_thinking`; one it does not read is refused",
     )
 
     def check(self) -> None:
@@ -151,13 +126,20 @@ class ChatRequest(GenerationFields):
         """Return whether a token is told that makes no text certain."""
         return self.logprobs or self.return_token_ids
 
-    def structure(self) -> Structure | None:
-        """Return the structure of the answer. ApiError."""
+    def tool_use(self) -> ToolUse:
+        """Return the tools, and what the answer may do with them. ApiError."""
+        return tool_use(self.tools or (), self.tool_choice, parallel=self.parallel_tool_calls)
+
+    def structure(self, called: Structure | None = None) -> Structure | None:
+        """Return the structure of the answer, ``called`` if it must call a tool. ApiError."""
         structured = self.structured()
         if structured is not None and self.response_format is not None:
             raise ApiError(400, "give response_format or structured_outputs, not both", param="structured_outputs")
         chosen = structured or self.response_format
-        return None if chosen is None else chosen.structure()
+        asked = None if chosen is None else chosen.structure()
+        if asked is not None and called is not None:
+            raise ApiError(400, "a tool_choice that forces a call is not allowed with a structure", param="tool_choice")
+        return called or asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,26 +225,25 @@ class ChatForm:
 async def create_chat_completion(asked: ChatRequest, request: Request, caller: Caller) -> Response:
     """Answer a conversation."""
     gateway = gateway_of(request)
-    structure = asked.structure()
-    reading = replace(gateway.reading, is_structured=structure is not None)
+    tools = asked.tool_use()
+    structure = asked.structure(tools.structure(gateway.reading.tool_format))
+    reading = gateway.reading.of(tools, structure)
     settings = asked.settings(
         token_origins=reading.needs_origins,
         max_token_count=asked.max_completion_tokens or asked.max_tokens,
         structure=structure,
         top_logprob_count=(asked.top_logprobs or 0) if asked.logprobs else None,
     )
+    messages = conversation_of(asked.messages)
     model = await gateway.model(caller)
     model.check_name(asked.model)
     reply = await caller.answer(
-        [message.pair() for message in asked.messages],
+        messages,
         settings,
-        prediction=None if asked.prediction is None else _text(asked.prediction.content),
+        prediction=None if asked.prediction is None else text_of(asked.prediction.content),
         choice_count=asked.n,
+        template_options=TemplateOptions(tools.template_tools(), asked.chat_template_kwargs or ""),
     )
-    answers = Answers(caller, [reply], {"prompt": "messages"})
+    answers = Answers(caller, [reply], {"prompt": "messages", **tools.error_names()})
     form = ChatForm(asked, model, asked.response_id("chatcmpl"), int(time.time()), reading)
     return await respond(request, answers, form, stream=asked.stream)
-
-
-def _text(content: str | list[TextPart]) -> str:
-    return content if isinstance(content, str) else "".join(part.text for part in content)

@@ -59,6 +59,10 @@ _FIELDS: Sequence[tuple[str, str]] = (
     (r"^choice_count$", "n"),
     (r"^conversation$", "messages"),
     (r"^conversation\.messages", "messages"),
+    (r"(\.tool_calls\[\d+\])\.(name|arguments)$", r"\1.function.\2"),
+    (r"^template_options\.tools(\[\d+\])\.(name|parameters)$", r"tools\1.function.\2"),
+    (r"^template_options\.tools", "tools"),
+    (r"^template_options(\.variables)?$", "chat_template_kwargs"),
     (r"^(text|tokens)(\..*)?$", "prompt"),
     (r"^token_ids", "tokens"),
 )
@@ -130,7 +134,8 @@ def error_of_peer(error: PeerError, names: Mapping[str, str] = _SAME_NAMES) -> A
 
     def named(field: str) -> str:
         name = openai_field(field)
-        return names.get(name, name)
+        rule = f"{name}.{error.metadata.get('rule', '')}"  # the part of a grammar that an error is about
+        return names.get(rule, names.get(name, name))
 
     param = named(error.violations[0].field) if error.violations else None
     message = str(error)

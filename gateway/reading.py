@@ -4,15 +4,16 @@ uses."""
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal
 
 from gateway.answers import Answers, finish_reason
-from gateway.parts import Call, CallStart, ContentReader, Part, PartReader, collected
+from gateway.parts import Call, CallArguments, CallStart, ContentReader, Part, PartReader, collected
 from gateway.reasoning import ReasoningReader
 from gateway.tool_formats.format import ToolFormat
-from slipstream.client import Delta, Result
+from gateway.tools import ToolUse
+from slipstream.client import Delta, Result, Structure
 
 ReasoningParser = Literal["off", "deepseek_r1", "qwen3"]
 
@@ -27,6 +28,18 @@ class Reading:
     is_structured: bool = False
     """True if the text follows a structure. Then only ``<think>`` begins reasoning."""
 
+    one_call: bool = False
+    """True to leave out all calls but the first."""
+
+    def of(self, tools: ToolUse, structure: Structure | None) -> Reading:
+        """Return how the answers to one request are read."""
+        return replace(
+            self,
+            tool_format=self.tool_format if tools.offered else None,
+            is_structured=structure is not None,
+            one_call=not tools.parallel,
+        )
+
     @property
     def needs_origins(self) -> bool | None:
         """Return whether a turn must report token origins, which say how many bytes of text each
@@ -37,10 +50,10 @@ class Reading:
         """Return a reader for one answer."""
         then = ContentReader() if self.tool_format is None else self.tool_format.reader()
         if self.reasoning == "off":
-            return AnswerReader(then, None)
+            return AnswerReader(then, None, one_call=self.one_call)
         is_open = self.reasoning == "deepseek_r1" and not self.is_structured
         reasoning = ReasoningReader(then, is_open=is_open)
-        return AnswerReader(reasoning, reasoning)
+        return AnswerReader(reasoning, reasoning, one_call=self.one_call)
 
     def read(self, result: Result) -> ReadAnswer:
         """Return a whole answer by its parts. ApiError if another client has cancelled it."""
@@ -65,13 +78,14 @@ class ReadAnswer:
 class AnswerReader:
     """Reads one answer from its deltas, and counts its tokens of reasoning."""
 
-    def __init__(self, reader: PartReader, reasoning: ReasoningReader | None) -> None:
+    def __init__(self, reader: PartReader, reasoning: ReasoningReader | None, *, one_call: bool) -> None:
         self._reader = reader
         self._reasoning = reasoning
+        self._one_call = one_call
         self._token_count = 0
         self._length = 0
         self._closed_count: int | None = None
-        self._calls = False
+        self._call_count = 0
 
     @property
     def reasoning_token_count(self) -> int:
@@ -82,8 +96,7 @@ class AnswerReader:
 
     def feed(self, delta: Delta) -> list[Part]:
         """Return the parts that a delta makes certain."""
-        parts = self._reader.feed(delta.text)
-        self._calls = self._calls or any(isinstance(part, CallStart) for part in parts)
+        parts = self._kept(self._reader.feed(delta.text))
         if self._closed_count is None and self._reasoning is not None and self._reasoning.closed_at is not None:
             text = delta.text[: self._reasoning.closed_at - self._length]
             self._closed_count = self._token_count + _tokens_of(text, delta)
@@ -99,7 +112,16 @@ class AnswerReader:
         """Return OpenAI's name for the end of an answer; None while it runs. ApiError if another
         client has cancelled it."""
         reason = finish_reason(result)
-        return "tool_calls" if self._calls and reason == "stop" else reason
+        return "tool_calls" if self._call_count and reason == "stop" else reason
+
+    def _kept(self, parts: Sequence[Part]) -> list[Part]:
+        """Count the calls, and leave out those that the caller does not want."""
+        kept: list[Part] = []
+        for part in parts:
+            self._call_count += isinstance(part, CallStart)
+            if not (self._one_call and self._call_count > 1 and isinstance(part, CallStart | CallArguments)):
+                kept.append(part)
+        return kept
 
 
 async def parts_of(

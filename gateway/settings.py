@@ -9,6 +9,7 @@ from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from gateway.reading import Reading, ReasoningParser
+from gateway.tool_formats import TOOL_FORMATS, ToolCallParser
 from slipstream.transport.addresses import PlaintextError, stays_here
 from slipstream.transport.certificates import TlsFiles, channel_credentials
 from slipstream.transport.reloading import FileError
@@ -39,6 +40,11 @@ class GatewaySettings(BaseSettings):
         "",
         description="name that requests give as model, and that /v1/models lists. By default the last part of the target's "
         "name",
+    )
+    tool_call_parser: ToolCallParser = Field(
+        "hermes",
+        description="format in which the model writes calls of tools: that of Hermes and Qwen, or that of Llama 3. off: calls "
+        "stay in the text",
     )
     reasoning_parser: ReasoningParser = Field(
         "off",
@@ -79,7 +85,7 @@ class GatewaySettings(BaseSettings):
 
     def reading(self) -> Reading:
         """Return how answers to chats are read."""
-        return Reading(self.reasoning_parser)
+        return Reading(self.reasoning_parser, TOOL_FORMATS.get(self.tool_call_parser))
 
     def tls_files(self) -> TlsFiles:
         """Return the files of the gateway's own certificate. FileError if one is missing or wrong,

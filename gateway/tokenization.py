@@ -9,11 +9,12 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 
 from gateway.bodies import DetokenizeBody, TokenizeBody, described
-from gateway.chat_completions import ChatMessage
+from gateway.chat_messages import ChatMessage, conversation_of
+from gateway.chat_tools import MAX_TOOLS, ChatTool, tool_use
 from gateway.errors import ApiError
 from gateway.fields import Fields, Int32, Refusal, Text
 from gateway.gateway import Caller, Model, gateway_of
-from slipstream.client import AsyncClient
+from slipstream.client import AsyncClient, TemplateOptions
 
 router = APIRouter()
 
@@ -23,9 +24,7 @@ class TokenizeRequest(Fields):
 
     REFUSED: ClassVar[Mapping[str, Refusal]] = {
         "chat_template": Refusal("the model's own is used"),
-        "chat_template_kwargs": Refusal("the model's own is used", ({},)),
         "continue_final_message": Refusal("a conversation is rendered whole", (False,)),
-        "tools": Refusal("tools are not supported yet", ([],)),
     }
 
     model: Text | None = Field(None, description="the model's name, as `/v1/models` lists it")
@@ -36,6 +35,12 @@ class TokenizeRequest(Fields):
     )
     add_generation_prompt: bool | None = Field(
         None, description="by default true; only with `messages`: end with the tokens that open an answer"
+    )
+    tools: list[ChatTool] | None = Field(
+        None, max_length=MAX_TOOLS, description="only with `messages`: functions that the model may call"
+    )
+    chat_template_kwargs: dict[str, Any] | None = Field(
+        None, description="only with `messages`: variables of the chat template; one it does not read is refused"
     )
     return_token_strs: bool = Field(False, description="report each token as the vocabulary spells it")
 
@@ -52,11 +57,15 @@ async def tokenize(asked: TokenizeRequest, request: Request, caller: Caller) -> 
     """Return the tokens of a text or of a conversation."""
     if (asked.prompt is None) == (asked.messages is None):
         raise ApiError(400, "give either prompt or messages", param="prompt")
+    tools = tool_use(asked.tools or (), None, parallel=True).template_tools()
+    variables = asked.chat_template_kwargs or ""
+    prompt = asked.prompt if asked.prompt is not None else conversation_of(asked.messages or ())
     model = await _checked_model(request, caller, asked.model)
     found = await caller.tokenize(
-        asked.prompt if asked.prompt is not None else [message.pair() for message in asked.messages or ()],
+        prompt,
         add_special_tokens=asked.add_special_tokens,
         add_generation_prompt=asked.add_generation_prompt,
+        template_options=TemplateOptions(tools, variables) if tools or variables else None,
         token_strings=asked.return_token_strs,
     )
     return {

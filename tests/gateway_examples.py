@@ -10,7 +10,16 @@ from typing import Any, get_args
 from fastapi.routing import APIRoute
 
 from gateway.app import ENDPOINTS
-from gateway.chat_completions import ChatMessage, ChatRequest, JsonSchema, PredictedContent, ResponseFormat, TextPart
+from gateway.chat_completions import ChatRequest, JsonSchema, PredictedContent, ResponseFormat
+from gateway.chat_messages import CalledFunction, ChatMessage, MessageToolCall, TextPart
+from gateway.chat_tools import (
+    AllowedTools,
+    ChatTool,
+    FunctionDefinition,
+    NamedFunction,
+    NamedTool,
+    ToolSet,
+)
 from gateway.completions import CompletionRequest
 from gateway.conversations import ConversationRequest
 from gateway.fields import AnswerFields, Fields, StreamOptions, StructuredOutputs
@@ -22,6 +31,7 @@ from tests.gateway_process import GatewayProcess
 CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 MODEL = "embedded-target"
 SCHEMA = {"type": "object"}
+TOOL = {"type": "function", "function": {"name": "f"}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +78,42 @@ def _made(path: str, body: Mapping[str, Any]) -> Callable[[GatewayProcess], Any]
     return lambda gateway: gateway.send(path, body).body["id"]
 
 
+def _calling(fields: Mapping[str, Any]) -> dict[str, Any]:
+    call = {"type": "function", "function": {"name": "f"}, **fields}
+    return _chat({"messages": [_message({}), _message({"role": "assistant", "tool_calls": [call]}), _message({})]})
+
+
+def _offering(choice: Any, fields: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    return _chat({"tools": [{**TOOL, **(fields or {})}], "tool_choice": choice})
+
+
+def _allowed(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [TOOL], **fields}}
+
+
 def _schema(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA, **fields}}
 
 
 PLACES: dict[type[Fields], Place] = {
     ChatRequest: Place(CHAT, "", _chat),
-    ChatMessage: Place(CHAT, "messages[0].", lambda fields: _chat({"messages": [_message(fields)]})),
+    ChatMessage: Place(CHAT, "messages[0].", lambda fields: _chat({"messages": [_message(fields), _message({})]})),
+    MessageToolCall: Place(CHAT, "messages[1].tool_calls[0].", _calling),
+    CalledFunction: Place(
+        CHAT, "messages[1].tool_calls[0].function.", lambda fields: _calling({"function": {"name": "f", **fields}})
+    ),
+    ChatTool: Place(CHAT, "tools[0].", lambda fields: _offering("required", fields)),
+    FunctionDefinition: Place(
+        CHAT, "tools[0].function.", lambda fields: _offering("required", {"function": {"name": "f", **fields}})
+    ),
+    NamedTool: Place(CHAT, "tool_choice.", lambda fields: _offering({**TOOL, **fields})),
+    NamedFunction: Place(
+        CHAT,
+        "tool_choice.function.",
+        lambda fields: _offering({"type": "function", "function": {"name": "f", **fields}}),
+    ),
+    AllowedTools: Place(CHAT, "tool_choice.", lambda fields: _offering({**_allowed({}), **fields})),
+    ToolSet: Place(CHAT, "tool_choice.allowed_tools.", lambda fields: _offering(_allowed(fields))),
     TextPart: Place(
         CHAT,
         "messages[0].content[0].",
@@ -156,8 +195,37 @@ EXAMPLES: dict[type[Fields], dict[str, Example]] = {
         "top_logprobs": Example(20, 21, {"logprobs": True}),
         "response_format": Example({"type": "text"}, "text"),
         "prediction": Example({"type": "content", "content": "Hello"}, "Hello"),
+        "tools": Example([TOOL], [TOOL, TOOL]),
+        "tool_choice": Example("required", "always", {"tools": [TOOL]}),
+        "parallel_tool_calls": Example(False, "no", {"tools": [TOOL]}),
+        "chat_template_kwargs": Example({"enable_thinking": False}, {"thinks": True}),
     },
-    ChatMessage: {"role": Example("user", "robot"), "content": Example("Hi", 5)},
+    ChatMessage: {
+        "role": Example("user", "robot"),
+        "content": Example("Hi", 5),
+        "tool_calls": Example([{"id": "c1", **TOOL}], [{}], {"role": "assistant"}),
+        "tool_call_id": Example("c1", "c" * 129, {"role": "tool"}),
+    },
+    MessageToolCall: {
+        "id": Example("c1", "c" * 129),
+        "type": Example("function", "custom"),
+        "function": Example({"name": "f", "arguments": "{}"}, "f"),
+    },
+    CalledFunction: {"name": Example("g", ""), "arguments": Example('{"a": 1}', '{"a": ')},
+    ChatTool: {"type": Example("function", "custom"), "function": Example({"name": "f"}, "f")},
+    FunctionDefinition: {
+        "name": Example("f", "a name"),
+        "description": Example("Do it.", 5),
+        "parameters": Example(SCHEMA, {"type": "string"}),
+        "strict": Example(True, "yes"),
+    },
+    NamedTool: {"type": Example("function", "custom"), "function": Example({"name": "f"}, "f")},
+    NamedFunction: {"name": Example("f", "g")},
+    AllowedTools: {
+        "type": Example("allowed_tools", "tools"),
+        "allowed_tools": Example(_allowed({})["allowed_tools"], []),
+    },
+    ToolSet: {"mode": Example("required", "auto"), "tools": Example([TOOL], [])},
     TextPart: {"type": Example("text", "image_url"), "text": Example("Hi", 5)},
     StreamOptions: {"include_usage": Example(True, "yes")},
     StructuredOutputs: {
@@ -228,6 +296,10 @@ EXAMPLES: dict[type[Fields], dict[str, Example]] = {
         "add_special_tokens": Example(False, "no"),
         "add_generation_prompt": Example(False, "no", {"messages": [_message({})], "prompt": None}),
         "return_token_strs": Example(True, "yes"),
+        "tools": Example([TOOL], [TOOL, TOOL], {"messages": [_message({})], "prompt": None}),
+        "chat_template_kwargs": Example(
+            {"enable_thinking": False}, {"thinks": True}, {"messages": [_message({})], "prompt": None}
+        ),
     },
     DetokenizeRequest: {"model": Example(MODEL, "other"), "tokens": Example([70, 80], [10**6])},
 }

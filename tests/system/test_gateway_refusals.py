@@ -60,7 +60,8 @@ def said(content: Any, **fields: Any) -> dict[str, Any]:
 WRONG = [
     ({"model": "other"}, 404, "model", "model_not_found"),
     ({"modle": "x"}, 400, "modle", "unsupported_parameter"),
-    ({"tools": [{"type": "function"}]}, 400, "tools", "unsupported_parameter"),
+    ({"tools": [{"type": "function"}]}, 400, "tools[0].function", "invalid_value"),
+    ({"functions": [{"name": "f"}]}, 400, "functions", "unsupported_parameter"),
     ({"temperature": -1}, 400, "temperature", "invalid_fields"),
     ({"temperature": "1"}, 400, "temperature", "invalid_value"),
     ({"top_p": 0}, 400, "top_p", "invalid_fields"),

@@ -8,7 +8,9 @@ from typing import Any, get_args
 from pydantic.fields import FieldInfo
 
 from gateway.app import ENDPOINTS
-from gateway.chat_completions import ChatMessage, ChatRequest
+from gateway.chat_completions import ChatRequest
+from gateway.chat_messages import ChatMessage
+from gateway.chat_tools import FunctionDefinition
 from gateway.completions import CompletionRequest
 from gateway.conversations import ConversationRequest
 from gateway.fields import Fields
@@ -27,6 +29,7 @@ A field that is in no table is refused by its name, with status 400. So is a fie
 _REQUESTS: tuple[tuple[str, type[Fields]], ...] = (
     ("POST /v1/chat/completions", ChatRequest),
     ("A message of a chat completion", ChatMessage),
+    ("A function of a tool", FunctionDefinition),
     ("POST /v1/completions", CompletionRequest),
     ("POST /v1/responses", ResponseRequest),
     ("A message of a response's input", MessageItem),

@@ -1,0 +1,122 @@
+"""Calls of tools are enforced by grammars in the format of the model, and the format reads them
+back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gateway.chat_completions import ChatRequest
+from gateway.errors import ApiError
+from gateway.parts import collected
+from gateway.tool_formats import TOOL_FORMATS
+from gateway.tools import ToolUse
+from slipstream.sampling.structure import Structure, StructureKind
+from slipstream.sampling.structure_compiler import StructureCompiler
+from tests.chat_templates import byte_tokenizer
+
+COMPILER = StructureCompiler(byte_tokenizer(["<end>"]).to_str(), 257, [256])
+CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+
+
+def tool(name: str, parameters: Any = None) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+def use_of(*tools: dict[str, Any], **fields: Any) -> ToolUse:
+    return ChatRequest.model_validate({**CHAT, "tools": list(tools), "tool_choice": "required", **fields}).tool_use()
+
+
+def structure_of(use: ToolUse, parser: str) -> Structure:
+    structure = use.structure(TOOL_FORMATS[parser])
+    assert structure is not None and structure.grammar is not None
+    return Structure(StructureKind.GRAMMAR, structure.grammar)
+
+
+def random_text(structure: Structure, seed: int) -> str:
+    """Return a text of the structure: each byte is one of those that may come."""
+    rng, matcher = np.random.default_rng(seed), COMPILER.matcher(structure)
+    tokens: list[int] = []
+    alphabet = byte_tokenizer(["<end>"])
+    for _ in range(2000):
+        allowed = np.flatnonzero(matcher.allowed_mask())
+        token = int(256 if 256 in allowed and rng.random() < 0.5 else rng.choice(allowed))
+        if token == 256:
+            return alphabet.decode(tokens, skip_special_tokens=False)
+        matcher.advance(token)
+        tokens.append(token)
+    raise AssertionError("the text does not end")
+
+
+PARAMETERS = {
+    "type": "object",
+    "title": "no constraint",
+    "properties": {
+        "description": {"type": "boolean", "description": "a name that a keyword has too"},
+        "n": {"enum": [1, "é\n"]},
+    },
+    "required": ["description", "n"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize("parser", TOOL_FORMATS)
+@pytest.mark.parametrize("seed", range(20))
+def test_texts_of_the_grammar_are_calls_that_the_format_reads(parser: str, seed: int) -> None:
+    structure = structure_of(use_of(tool("first", PARAMETERS), tool("second")), parser)
+    reader = TOOL_FORMATS[parser].reader()
+    content, _, calls = collected([*reader.feed(random_text(structure, seed)), *reader.finish()])
+    assert not content
+    assert calls
+    for call in calls:
+        arguments = json.loads(call.arguments)
+        if call.name == "first":
+            assert list(arguments) == ["description", "n"]
+            assert arguments["description"] in (True, False) and arguments["n"] in (1, "é\n")
+        else:
+            assert (call.name, arguments) == ("second", {})
+
+
+@pytest.mark.parametrize("parser", TOOL_FORMATS)
+def test_one_call_may_be_enforced(parser: str) -> None:
+    one = structure_of(use_of(tool("f"), parallel_tool_calls=False), parser)
+    several = structure_of(use_of(tool("f")), parser)
+    assert {random_text(one, seed).count('"name"') for seed in range(10)} == {1}
+    assert max(random_text(several, seed).count('"name"') for seed in range(10)) > 1
+
+
+@pytest.mark.parametrize("parser", TOOL_FORMATS)
+def test_tools_at_their_limits_are_enforced(parser: str) -> None:
+    many = [tool(f"f{number:063}", PARAMETERS) for number in range(128)]
+    COMPILER.validate(structure_of(use_of(*many), parser))
+    large = {"type": "object", "properties": {f"a property {number}": {"type": "integer"} for number in range(1000)}}
+    assert len(json.dumps(large)) > 30_000
+    wordy = {**PARAMETERS, "description": "x" * 100_000}
+    COMPILER.validate(structure_of(use_of(tool("f", large), tool("g", wordy)), parser))
+
+
+def test_what_limits_nothing_is_left_out_of_the_schema() -> None:
+    schema = {
+        "description": "d",
+        "properties": {"title": {"title": "t", "const": {"title": 1}}, "x": {"$ref": "#/$defs/default"}},
+        "$defs": {"default": {"anyOf": [{"default": 1, "enum": [{"default": 2}]}]}},
+    }
+    (function,) = use_of(tool("f", schema)).forced
+    assert function.parameters == schema
+    grammar = structure_of(use_of(tool("f", schema)), "hermes").source
+    assert json.loads(grammar.partition("%json ")[2]) == {
+        "type": "object",
+        "properties": {"title": {"const": {"title": 1}}, "x": {"$ref": "#/$defs/default"}},
+        "$defs": {"default": {"anyOf": [{"enum": [{"default": 2}]}]}},
+    }
+
+
+def test_a_server_without_a_format_enforces_no_call() -> None:
+    with pytest.raises(ApiError) as caught:
+        use_of(tool("f")).structure(None)
+    assert caught.value.param == "tool_choice"
+    assert use_of(tool("f"), tool_choice="auto").structure(None) is None
+    assert use_of(tool("f"), tool_choice="none") == ToolUse()
