@@ -71,8 +71,13 @@ class ByteProgress(_Progress):
         return f"{count / size:.1f} of {total / size:.1f} {unit}"
 
 
-class TensorProgress(_Progress):
-    """Tells how many tensors of a stage are done, at most once a second."""
+class PartProgress(_Progress):
+    """Tells how many parts of a model are done, at most once a second."""
+
+    def __init__(self, stage: str, tell: Callable[[str], None], parts: str, *, quiet_seconds: float = 0.0) -> None:
+        """``parts`` says of what kind they are: "layers"."""
+        super().__init__(stage, tell, quiet_seconds=quiet_seconds)
+        self._parts = parts
 
     def _figure(self, count: float, total: float) -> str:
-        return f"{count:.0f} of {total:.0f} tensors"
+        return f"{count:.0f} of {total:.0f} {self._parts}"

@@ -108,6 +108,7 @@ class LocalServices:
         self.draft_address = (draft or free_address()) if settings.draft else ""
         self.gateway_address = gateway
         self.services: dict[str, Service] = {}
+        self.gateway: GatewayProcess | None = None
         self._timeout = timeout
         self._report = report
 
@@ -118,7 +119,7 @@ class LocalServices:
                 self.start_draft()
             self.start_orchestrator()
             if self.gateway_address:
-                self.start_gateway(self.gateway_address)
+                self.start_gateway()
             places = [f"{name} at {service.address}" for name, service in self.services.items()]
             self._report(f"waiting for {', '.join(places)}")
             wait_until_healthy(list(self.services.values()), self._timeout, self._report)
@@ -155,11 +156,11 @@ class LocalServices:
             "orchestrator", "orchestrator", self.orchestrator_address, [*flags, *self.settings.orchestrator_flags]
         )
 
-    def start_gateway(self, address: str) -> GatewayProcess:
-        """Start a gateway. It need not wait for the orchestrator."""
+    def start_gateway(self) -> GatewayProcess:
+        """Start the gateway. It need not wait for the orchestrator."""
         flags = ["--orchestrator", self.orchestrator_address, *self.settings.gateway_flags]
-        gateway = GatewayProcess(address, flags, self.settings.environment)
-        self.services[GATEWAY] = gateway
+        gateway = GatewayProcess(self.gateway_address, flags, self.settings.environment)
+        self.services[GATEWAY] = self.gateway = gateway
         return gateway
 
     def stop(self) -> None:

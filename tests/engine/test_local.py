@@ -12,7 +12,7 @@ from slipstream.cli.service_process import Service
 from slipstream.compilation import PROGRESS
 from slipstream.engine.compiled import loading
 from slipstream.hosting.tokenizer_files import embedded_directory
-from slipstream.stages import DOWNLOADING, LOADING, LOOKING, WARMING, last_stage
+from slipstream.stages import CHECKING, DOWNLOADING, LOADING, LOOKING, WARMING, last_stage
 
 LARGE = 2**26 + 1
 
@@ -76,6 +76,8 @@ def test_a_model_that_is_read_slowly_tells_how_much_is_read(
     caplog.set_level("INFO")
     directory = str(embedded_directory("draft"))
     loading.load_compiled(directory, dtype="bfloat16", page_size=16, single_rows=False, threads=1)
+    checked = [message for message in caplog.messages if message.startswith(f"{CHECKING}: ")]
+    assert re.fullmatch(rf"{CHECKING}: (\d+\.\d) of \1 MB", checked[-1])
     told = [message for message in caplog.messages if message.startswith(f"{LOADING}: ")]
-    assert re.fullmatch(rf"{LOADING}: (\d+\.\d) of \1 MB", told[-1])
-    assert last_stage(f"12:00:01 draft INFO {line}" for line in caplog.messages).startswith(LOADING)
+    assert re.fullmatch(rf"{LOADING}: (\d+) of \1 layers", told[-1])
+    assert last_stage(f"12:00:01 draft INFO {line}" for line in caplog.messages) == told[-1]

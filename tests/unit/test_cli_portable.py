@@ -40,7 +40,7 @@ def test_up_notices_a_service_that_ends_where_no_signal_can_be_waited_for(monkey
 
     @contextmanager
     def serving(*_: Any, **__: Any) -> Iterator[Any]:
-        yield SimpleNamespace(services={"orchestrator": ended}, orchestrator_address="127.0.0.1:1")
+        yield SimpleNamespace(services={"orchestrator": ended}, orchestrator_address="127.0.0.1:1", gateway=None)
 
     monkeypatch.setattr("slipstream.cli.commands.serve.serving", serving)
     result = CliRunner().invoke(cli.app, ["up"])

@@ -59,10 +59,10 @@ def chat(
     if not local:
         _converse(server, options, show_rounds, predicted)
         return
-    with serving(PairSettings(target=target, draft=draft, device=device, dtype=dtype)) as services:
-        if not missing("gateway"):
-            gateway = services.start_gateway(free_address())  # it serves before a person has read the line
-            progress.print(f"the same in a browser: {gateway.url}/", highlight=False, soft_wrap=True)
+    pair = PairSettings(target=target, draft=draft, device=device, dtype=dtype)
+    with serving(pair, gateway="" if missing("gateway") else free_address()) as services:
+        if services.gateway is not None:
+            progress.print(f"the same in a browser: {services.gateway.url}/", highlight=False, soft_wrap=True)
         _converse(Server(services.orchestrator_address), options, show_rounds, predicted)
 
 

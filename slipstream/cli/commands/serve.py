@@ -124,11 +124,10 @@ def _show(local: LocalServices, metrics: dict[str, str], certificate: str | None
     for name, address in metrics.items():
         _say(f"{name:>12}  http://{address}/metrics")
     _say(f"{'gRPC':>12}  {local.orchestrator_address}")
-    gateway = local.services.get(GATEWAY)
-    if isinstance(gateway, GatewayProcess):
-        _say(f"{'HTTP':>12}  {gateway.url}/v1")
-        _say(f"{'web chat':>12}  {gateway.url}/")
-        _say(f"{'try':>12}  {_example(gateway, certificate)}")
+    if local.gateway is not None:
+        _say(f"{'HTTP':>12}  {local.gateway.url}/v1")
+        _say(f"{'web chat':>12}  {local.gateway.url}/")
+        _say(f"{'try':>12}  {_example(local.gateway, certificate)}")
     _say("ready; Ctrl-C stops all of them")
 
 

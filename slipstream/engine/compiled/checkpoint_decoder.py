@@ -104,7 +104,7 @@ class CheckpointDecoder(Decoder):
         del embedding, head
         self.layers = np.zeros(shape.layer_count, LAYER)
         self.layers["window"] = shape.windows
-        for index, row in enumerate(self.layers):
+        for index, row in self._layers_to_take():
             self._take_layer(row, f"model.layers.{index}.")
 
     def _take_layer(self, row: Any, of: str) -> None:

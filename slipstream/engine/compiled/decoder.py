@@ -3,12 +3,19 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 
+from slipstream import stages
 from slipstream.engine.compiled.lanes import LANES
 from slipstream.engine.compiled.memory import aligned_copy, aligned_zeros
 from slipstream.engine.compiled.products import TILE_COLUMNS
 from slipstream.sampling.rule import LengthDefaults, SamplingDefaults
+
+log = logging.getLogger(__name__)
 
 
 class NotCompiledError(Exception):
@@ -63,6 +70,13 @@ class Decoder:
     def bytes_per_token(self) -> int:
         """Bytes of keys and values for each token."""
         return self.layer_count * self.kv_head_count * self.head_size * 2 * (2 if self.bf16 else 4)
+
+    def _layers_to_take(self) -> Iterator[tuple[int, Any]]:
+        """Yield each layer's index and its row, and tell how many have been taken."""
+        progress = stages.PartProgress(stages.LOADING, log.info, "layers", quiet_seconds=stages.QUIET_SECONDS)
+        for index, row in enumerate(self.layers):
+            yield index, row
+            progress.reach(index + 1, len(self.layers))
 
     def _hold(self, values: np.ndarray) -> int:
         """Keep a copy of an array. Return its address."""

@@ -209,7 +209,7 @@ class GgufDecoder(Decoder):
         self.final_norm = self._vector("output_norm", self.hidden_size)
         head = self._matrix("output", *words) if "output.weight" in self._tensors else embedding
         self.head, self.vocabulary_columns = self._packed(head)
-        for index, row in enumerate(self.layers):
+        for index, row in self._layers_to_take():
             self._take_layer(row, f"blk.{index}.")
 
     def _take_layer(self, row: Any, of: str) -> None:

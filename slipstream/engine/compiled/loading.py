@@ -101,7 +101,7 @@ def _samples(tensors: Mapping[str, np.ndarray]) -> Iterator[tuple[str, tuple[int
 
 def _refuse_no_numbers(tensors: Mapping[str, np.ndarray], name: str) -> None:
     faulty, read, total = [], 0, sum(weight.nbytes for weight in tensors.values())
-    progress = stages.ByteProgress(stages.LOADING, log.info, quiet_seconds=stages.QUIET_SECONDS)
+    progress = stages.ByteProgress(stages.CHECKING, log.info, quiet_seconds=stages.QUIET_SECONDS)
     for key, weight in tensors.items():  # the first that reads the files' pages
         if not _are_finite(weight):
             faulty.append(key)

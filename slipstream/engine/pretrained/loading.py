@@ -133,7 +133,7 @@ def heard(name: str) -> Iterator[list[str]]:
 @contextmanager
 def _told_tensors() -> Iterator[None]:
     """Inside, transformers' progress bar over the tensors of a model is a line now and then."""
-    progress = stages.TensorProgress(stages.LOADING, log.info, quiet_seconds=stages.QUIET_SECONDS)
+    progress = stages.PartProgress(stages.LOADING, log.info, "tensors", quiet_seconds=stages.QUIET_SECONDS)
 
     def bar(factory: Callable[..., Any], arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
         return _counted(arguments[0], progress) if arguments else factory(*arguments, **options)
@@ -145,7 +145,7 @@ def _told_tensors() -> Iterator[None]:
         transformers.utils.logging.set_tqdm_hook(before)
 
 
-def _counted(tensors: Collection[Any], progress: stages.TensorProgress) -> Iterator[Any]:
+def _counted(tensors: Collection[Any], progress: stages.PartProgress) -> Iterator[Any]:
     for count, tensor in enumerate(tensors, 1):
         yield tensor
         progress.reach(count, len(tensors))
