@@ -84,6 +84,6 @@ test("an aborted stream ends its turn", async () => {
   });
   for await (const chunk of stream) {
     assert.equal(chunk.object, "text_completion");
-    stream.controller.abort(); // tests/system/test_node_sdks.py then looks whether the turn runs
+    stream.controller.abort(); // tests/system/test_openai_libraries.py then looks whether the turn runs
   }
 });

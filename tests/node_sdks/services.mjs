@@ -1,6 +1,6 @@
-/** What the tests talk to: tests/system/test_node_sdks.py starts it and says where it is. */
+/** What the tests talk to: tests/system/test_openai_libraries.py starts it and says where it is. */
 const said = process.env.SLIPSTREAM_TEST_SERVICES;
-if (!said) throw new Error("SLIPSTREAM_TEST_SERVICES is not set: run tests/system/test_node_sdks.py");
+if (!said) throw new Error("SLIPSTREAM_TEST_SERVICES is not set: run tests/system/test_openai_libraries.py");
 
 /**
  * `url` and `model` of a gateway with the embedded pair, `lasting` with those of one whose answers
