@@ -16,7 +16,7 @@ MESSAGES ?= 2000
 CANCELS ?= 1000
 PLANTED ?= 200
 SUITE_SECONDS ?= 60
-.PHONY: help chat up unit test test-all gpu check page page-check docs freeze bench prove chaos hostile leaks faults suite-schemathesis suite-snippets protos train evaluate clean
+.PHONY: help chat up unit test test-all gpu check page page-check pictures docs freeze bench prove chaos hostile leaks faults suite-schemathesis suite-snippets protos train evaluate clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -89,6 +89,9 @@ page: $(VENV)/page/ready ## build the web chat again: gateway/page becomes gatew
 page-check: $(VENV)/page/ready ## compare gateway/static, byte by byte, with what its sources make
 	$(BUILD_PAGE) ../../build/page
 	diff --brief --recursive gateway/static build/page
+
+pictures: $(VENV)/dev ## take the pictures of the web chat again, with Chromium
+	$(BIN)/python -m tools.picture_web_chat
 
 docs: $(VENV)/docs/ready ## build the documentation as a site, strictly: build/site/index.html
 	$(BIN)/python tools/stage_site.py build/site-source
