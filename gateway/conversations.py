@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from pydantic import Field
 
 from gateway.errors import ApiError
 from gateway.fields import Fields
-from gateway.gateway import Caller
+from gateway.gateway import Caller, gateway_of
+from gateway.reading import Reading
 from gateway.responses.beginning import find_conversation, named_fields
-from gateway.responses.ids import conversation_id
-from gateway.responses.items import MessageItem, message_items
+from gateway.responses.ids import TurnId, conversation_id
+from gateway.responses.items import MessageItem, input_items
 from gateway.responses.pages import PAGE_QUERY, Page, PageOptions, known_query, page_of
 from gateway.responses.request import Metadata
-from slipstream.client import SessionInfo
+from gateway.responses.writing import AnswerWriter
+from slipstream.client import Message, Result, SessionInfo, ToolCall
 
 router = APIRouter()
 
@@ -30,11 +33,11 @@ class ConversationRequest(Fields):
 
     def system(self) -> str | None:
         """Return the instructions; None if there are none. ApiError."""
-        pairs = [item.pair() for item in self.items or ()]
-        if len(pairs) > 1 or (pairs and pairs[0][0] != "system"):
+        messages = [item.message() for item in self.items or ()]
+        if len(messages) > 1 or (messages and messages[0].role != "system"):
             message = "items may have one message of role system or developer: send others with a response"
             raise ApiError(400, message, param="items")
-        return pairs[0][1] if pairs else None
+        return messages[0].content if messages else None
 
 
 @router.post("/v1/conversations")
@@ -59,11 +62,30 @@ async def delete_conversation(conversation: str, caller: Caller) -> dict[str, An
 
 
 @router.get("/v1/conversations/{conversation}/items", dependencies=[known_query(*PAGE_QUERY)])
-async def list_items(conversation: str, caller: Caller, options: PageOptions) -> Page:
-    """List a conversation's messages, inputs and answers."""
+async def list_items(conversation: str, request: Request, caller: Caller, options: PageOptions) -> Page:
+    """List a conversation's inputs and answers, as far as they have ended."""
     session = await find_conversation(caller, conversation)
-    pairs = [(message.role, message.content) for message in session.messages]
-    return page_of(message_items(pairs, f"msg_{session.session_id}"), options)
+    kept = await caller.export_session(session.session_id)
+    items = input_items([Message("system", kept["system"])], TurnId(session.session_id, 0)) if "system" in kept else []
+    for turn in kept["turns"]:
+        items += _items_of(TurnId(session.session_id, turn["turn"]), turn, gateway_of(request).reading)
+    return page_of(items, options)
+
+
+def _items_of(turn: TurnId, kept: Mapping[str, Any], reading: Reading) -> list[dict[str, Any]]:
+    """Return the items of a turn that has ended, as an export has it."""
+    said = [_message_of(message) for message in kept.get("messages", ())] or [Message("user", kept["content"])]
+    writer = AnswerWriter(turn, reading, tells_logprobs=False)
+    writer.write(Result(kept.get("text", ""), finish_reason=kept["finishReason"].removeprefix("FINISH_REASON_")))
+    return [*input_items(said, turn), *writer.items]
+
+
+def _message_of(kept: Mapping[str, Any]) -> Message:
+    calls = [
+        ToolCall(call["name"], call.get("arguments", ""), call.get("id", "")) for call in kept.get("toolCalls", ())
+    ]
+    role = kept["role"].removeprefix("ROLE_").lower()
+    return Message(role, kept.get("content", ""), calls, kept.get("toolCallId", ""))
 
 
 def _description(session: SessionInfo) -> dict[str, Any]:

@@ -135,7 +135,8 @@ def error_of_peer(error: PeerError, names: Mapping[str, str] = _SAME_NAMES) -> A
     def named(field: str) -> str:
         name = openai_field(field)
         rule = f"{name}.{error.metadata.get('rule', '')}"  # the part of a grammar that an error is about
-        return names.get(rule, names.get(name, name))
+        root = re.split(r"[.\[]", name)[0]
+        return names.get(rule) or names.get(name) or names.get(root, root) + name[len(root) :]
 
     param = named(error.violations[0].field) if error.violations else None
     message = str(error)

@@ -23,8 +23,11 @@ from gateway.chat_tools import (
 from gateway.completions import CompletionRequest
 from gateway.conversations import ConversationRequest
 from gateway.fields import AnswerFields, Fields, StreamOptions, StructuredOutputs
-from gateway.responses.items import InputPart, MessageItem
-from gateway.responses.request import ConversationName, ResponseRequest, ResponseStreamOptions, TextFormat, TextOptions
+from gateway.responses.items import CallItem, CallOutputItem, InputPart, MessageItem, ReasoningItem
+from gateway.responses.request import ConversationName, ResponseRequest, ResponseStreamOptions
+from gateway.responses.text import TextFormat, TextOptions
+from gateway.responses.tools import AllowedFunctions, FunctionTool
+from gateway.responses.tools import NamedFunction as NamedResponseFunction
 from gateway.tokenization import DetokenizeRequest, TokenizeRequest
 from tests.gateway_process import GatewayProcess
 
@@ -72,6 +75,22 @@ def _response(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _item(fields: Mapping[str, Any]) -> dict[str, Any]:
     return _response({"input": [_message(fields)]})
+
+
+_CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
+_OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "5"}
+
+
+_FUNCTION = {"type": "function", "name": "f"}
+_FUNCTIONS = {"type": "allowed_tools", "mode": "required", "tools": [_FUNCTION]}
+
+
+def _choosing(choice: Any, fields: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    return _response({"tools": [{**_FUNCTION, **(fields or {})}], "tool_choice": choice})
+
+
+def _items(*items: Mapping[str, Any]) -> dict[str, Any]:
+    return _response({"input": [_message({}), *items]})
 
 
 def _made(path: str, body: Mapping[str, Any]) -> Callable[[GatewayProcess], Any]:
@@ -138,6 +157,12 @@ PLACES: dict[type[Fields], Place] = {
         "input[0].content[0].",
         lambda fields: _item({"content": [{"type": "input_text", "text": "Hi", **fields}]}),
     ),
+    CallItem: Place(RESPONSES, "input[1].", lambda fields: _items({**_CALL, **fields}, _OUTPUT)),
+    CallOutputItem: Place(RESPONSES, "input[2].", lambda fields: _items(_CALL, {**_OUTPUT, **fields})),
+    ReasoningItem: Place(RESPONSES, "input[1].", lambda fields: _items({"type": "reasoning", **fields}, _message({}))),
+    FunctionTool: Place(RESPONSES, "tools[0].", lambda fields: _choosing("required", fields)),
+    NamedResponseFunction: Place(RESPONSES, "tool_choice.", lambda fields: _choosing({**_FUNCTION, **fields})),
+    AllowedFunctions: Place(RESPONSES, "tool_choice.", lambda fields: _choosing({**_FUNCTIONS, **fields})),
     TextOptions: Place(RESPONSES, "text.", lambda fields: _response({"text": fields})),
     TextFormat: Place(
         RESPONSES,
@@ -184,6 +209,9 @@ _COMMON = {
     "user": Example("ann", 5),
     "speculation": Example(4, "fast"),
 }
+
+_IDENTITY = {"id": Example("msg_1", 5), "status": Example("completed", "done")}
+"""Fields of all items of an input."""
 
 EXAMPLES: dict[type[Fields], dict[str, Example]] = {
     ChatRequest: {
@@ -265,16 +293,56 @@ EXAMPLES: dict[type[Fields], dict[str, Example]] = {
         "include": Example(["message.output_text.logprobs"], ["file_search_call.results"]),
         "top_logprobs": Example(20, 21, {"include": ["message.output_text.logprobs"]}),
         "text": Example({"format": {"type": "text"}}, "text"),
+        "tools": Example([_FUNCTION], [_FUNCTION, _FUNCTION]),
+        "tool_choice": Example("required", "always", {"tools": [_FUNCTION]}),
+        "parallel_tool_calls": Example(False, "no", {"tools": [_FUNCTION]}),
+        "chat_template_kwargs": Example({"enable_thinking": False}, {"thinks": True}),
         "stream_options": Example({}, True),
     },
     MessageItem: {
         "type": Example("message", "item_reference"),
         "role": Example("user", "robot"),
         "content": Example("Hi", 5),
-        "id": Example("msg_1", 5),
-        "status": Example("completed", "done"),
+        **_IDENTITY,
     },
-    InputPart: {"type": Example("input_text", "input_image"), "text": Example("Hi", 5)},
+    CallItem: {
+        "type": Example("function_call", "item_reference"),
+        "call_id": Example("c1", 5),
+        "name": Example("f", ""),
+        "arguments": Example("{}", 5),
+        **_IDENTITY,
+    },
+    CallOutputItem: {
+        "type": Example("function_call_output", "item_reference"),
+        "call_id": Example("c1", 5),
+        "output": Example([{"type": "input_text", "text": "5"}], 5),
+        **_IDENTITY,
+    },
+    ReasoningItem: {
+        "type": Example("reasoning", "item_reference"),
+        "summary": Example([], "so"),
+        "content": Example([{"type": "reasoning_text", "text": "so"}], "so"),
+        "encrypted_content": Example("so", 5),
+        **_IDENTITY,
+    },
+    InputPart: {
+        "type": Example("input_text", "input_image"),
+        "text": Example("Hi", 5),
+        "logprobs": Example([], "none"),
+    },
+    FunctionTool: {
+        "type": Example("function", "web_search"),
+        "name": Example("f", "a name"),
+        "description": Example("Do it.", 5),
+        "parameters": Example(SCHEMA, {"type": "string"}),
+        "strict": Example(True, "yes"),
+    },
+    NamedResponseFunction: {"type": Example("function", "custom"), "name": Example("f", "g")},
+    AllowedFunctions: {
+        "type": Example("allowed_tools", "tools"),
+        "mode": Example("required", "auto"),
+        "tools": Example([_FUNCTION], []),
+    },
     TextOptions: {"format": Example({"type": "text"}, "text")},
     TextFormat: {
         "type": Example("json_schema", "xml"),

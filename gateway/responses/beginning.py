@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from gateway.errors import ApiError, error_of_peer
 from gateway.responses.ids import session_of, turn_of
-from gateway.responses.items import pairs_of
+from gateway.responses.items import messages_of
 from gateway.responses.note import Note
 from gateway.responses.request import ResponseRequest
 from slipstream.client import AsyncClient, AsyncReply, AsyncSession, PeerError, Settings
@@ -25,24 +25,34 @@ NAMES: Mapping[str, str] = {
 """Names of fields that are others than in chat completions."""
 
 
+def field_names(asked: ResponseRequest) -> dict[str, str]:
+    """Return the names of a request's fields that are others than in chat completions. ApiError if
+    the input has no message."""
+    tools = {
+        f"tools[{index}].function.{field}": f"tools[{index}].{field}"
+        for index in range(len(asked.tools or ()))
+        for field in ("name", "parameters")
+    }
+    return {**NAMES, **asked.tool_use().error_names(), **tools, **messages_of(asked.input)[1]}
+
+
 @contextmanager
-def named_fields() -> Iterator[None]:
-    """Let the orchestrator's errors name the fields of a response's request: ApiError."""
+def named_fields(names: Mapping[str, str] = NAMES) -> Iterator[None]:
+    """Let the orchestrator's errors name the fields of a request: ApiError."""
     try:
         yield
     except PeerError as error:
-        raise error_of_peer(error, NAMES) from error
+        raise error_of_peer(error, names) from error
 
 
-async def begin(caller: AsyncClient, asked: ResponseRequest, settings: Settings, note: Note) -> AsyncReply:
-    """Send a response's input to its session. ApiError if there is no such session or conversation,
-    or the orchestrator creates none."""
-    pairs = pairs_of(asked.input)
-    if len(pairs) != 1 or pairs[0][0] != "user":
-        raise ApiError(400, "input must be one message of the user", param="input")
-    with named_fields():
+async def begin(
+    caller: AsyncClient, asked: ResponseRequest, settings: Settings, note: Note, names: Mapping[str, str]
+) -> AsyncReply:
+    """Send a response's input to its session. ``names`` are those of `field_names`. ApiError if
+    there is no such session or conversation, or the orchestrator creates none."""
+    with named_fields(names):
         session = await _session(caller, asked)
-        return await session.send(pairs[0][1], settings, note=note.text())
+        return await session.send(messages_of(asked.input)[0], settings, note=note.text())
 
 
 async def _session(caller: AsyncClient, asked: ResponseRequest) -> AsyncSession:
@@ -51,8 +61,9 @@ async def _session(caller: AsyncClient, asked: ResponseRequest) -> AsyncSession:
     if asked.conversation_id is not None:
         return await find_conversation(caller, asked.conversation_id)
     if asked.previous_response_id is not None:
-        return await _following(caller, asked.previous_response_id, asked.instructions)
-    return await caller.create_session(asked.instructions or None, metadata=asked.metadata)
+        return await _following(caller, asked.previous_response_id, asked)
+    options = asked.template_options()
+    return await caller.create_session(asked.instructions or None, metadata=asked.metadata, template_options=options)
 
 
 async def find_conversation(caller: AsyncClient, name: str) -> AsyncSession:
@@ -67,11 +78,17 @@ async def find_conversation(caller: AsyncClient, name: str) -> AsyncSession:
     raise ApiError(404, f"there is no conversation {name!r}", kind="not_found_error", param="conversation")
 
 
-async def _following(caller: AsyncClient, name: str, instructions: str | None) -> AsyncSession:
+async def _following(caller: AsyncClient, name: str, asked: ResponseRequest) -> AsyncSession:
+    """Return a session that begins like that of another response, with what the request tells to be
+    its own. PeerError, ApiError."""
     turn = turn_of(name)
     try:
         if turn is not None:
-            return await caller.fork_session(turn.session_id, turn.turn, system=instructions or "")
+            options = asked.template_options()
+            session = await caller.fork_session(*turn, system=asked.instructions or "", template_options=options)
+            if session.info.metadata != (asked.metadata or {}):
+                await caller.update_session(session.session_id, asked.metadata or {})
+            return session
     except PeerError as error:
         if error.code is not Code.NOT_FOUND:
             raise

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gateway.errors import ApiError
 from gateway.gateway import Model
+from gateway.reading import Reading
 from gateway.responses.ids import TurnId, turn_of
 from gateway.responses.note import Note, note_of
-from gateway.responses.resource import AskedResponse, ToldSettings
-from slipstream.client import AsyncClient, PeerError
+from gateway.responses.resource import AskedResponse, ToldSettings, ToldTool
+from slipstream.client import AsyncClient, Message, PeerError
 from slipstream.errors import Code
 
 
@@ -21,12 +22,25 @@ class KeptResponse:
     note: Note
     settings: ToldSettings
     system: str | None
-    content: str
+    messages: list[Message]
+    """The messages that it answers."""
+    tools: list[ToldTool]
+    is_structured: bool
     is_running: bool
 
     def asked(self, model: Model) -> AskedResponse:
         """Return the response as it was asked for."""
-        return AskedResponse(self.note, self.settings, self.system if self.note.is_instructed else None, model)
+        instructions = self.system if self.note.is_instructed else None
+        return AskedResponse(self.note, self.settings, instructions, self.tools, model)
+
+    def reading(self, reading: Reading) -> Reading:
+        """Return how the answer is read, where ``reading`` is the gateway's way."""
+        return replace(
+            reading,
+            tool_format=reading.tool_format if self.tools else None,
+            is_structured=self.is_structured,
+            one_call=not self.note.parallel_tool_calls,
+        )
 
 
 async def kept_response(caller: AsyncClient, response_id: str) -> KeptResponse:
@@ -52,7 +66,13 @@ async def kept_response(caller: AsyncClient, response_id: str) -> KeptResponse:
         settings.max_token_count if settings.HasField("max_token_count") else None,
         settings.structure.json_schema if settings.structure.HasField("json_schema") else None,
     )
-    return KeptResponse(turn, note, told_settings, told.system, told.content, told.running)
+    messages = [Message.from_message(said) for said in told.messages] or [Message("user", told.content)]
+    tools = [
+        ToldTool(tool.name, tool.description if tool.HasField("description") else None, tool.parameters)
+        for tool in told.template_options.tools
+    ]
+    is_structured = settings.HasField("structure")
+    return KeptResponse(turn, note, told_settings, told.system, messages, tools, is_structured, told.running)
 
 
 def _not_found(response_id: str) -> ApiError:

@@ -28,6 +28,12 @@ class Note(BaseModel):
     top_logprobs: int | None = None
     """Number of likeliest tokens that are reported; None: no log-probabilities."""
 
+    tool_choice: Any = None
+    """The choice of tools as it was asked for; None: ``auto``."""
+    parallel_tool_calls: bool = True
+    strict_tools: list[str] = []
+    """Names of the tools that were asked for as strict."""
+
     def text(self) -> str:
         """Return the note as the orchestrator keeps it."""
         return self.model_dump_json(exclude_defaults=True)

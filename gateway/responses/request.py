@@ -9,14 +9,18 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from gateway.chat_tools import MAX_TOOLS
 from gateway.errors import ApiError
 from gateway.fields import COMMON_REFUSALS, AnswerFields, Fields, Int32, Refusal, Text
-from gateway.responses.items import MessageItem
+from gateway.responses.items import Item
 from gateway.responses.note import Note
 from gateway.responses.resource import ToldSettings
-from slipstream.client import Settings, Structure
+from gateway.responses.text import TextFormat, TextOptions
+from gateway.responses.tools import FunctionTool, ToolChoice, tool_use
+from gateway.tool_formats.format import ToolFormat
+from gateway.tools import ToolUse
+from slipstream.client import Settings, TemplateOptions
 
-_NO_TOOLS = "tools are not supported yet"
 _NO_MODERATION = "nothing is moderated"
 
 Metadata = Annotated[
@@ -24,43 +28,6 @@ Metadata = Annotated[
     Field(max_length=16),
 ]
 """Up to 16 texts by key."""
-
-
-class TextFormat(Fields):
-    """The format of the text."""
-
-    type: Literal["text", "json_object", "json_schema"]
-    name: Text | None = None
-    description: Text | None = None
-    schema_: dict[str, Any] | None = Field(None, alias="schema")
-    strict: bool | None = None
-
-    def structure(self) -> Structure | None:
-        """Return the structure that the text must have. ApiError."""
-        is_schema = self.type == "json_schema"
-        for name, value in (("name", self.name), ("schema", self.schema_)):
-            if is_schema != (value is not None):
-                message = f"text.format.{name} must be set if, and only if, type is json_schema"
-                raise ApiError(400, message, param=f"text.format.{name}")
-        if is_schema:
-            return Structure(json_schema=json.dumps(self.schema_))
-        return Structure(json_schema='{"type": "object"}') if self.type == "json_object" else None
-
-    def told(self) -> dict[str, Any]:
-        """Return the format as a response tells it, but for the schema: the turn's settings have
-        it."""
-        if self.type != "json_schema":
-            return {"type": self.type}
-        strict = True if self.strict is None else self.strict
-        return {"type": self.type, "name": self.name, "description": self.description, "strict": strict}
-
-
-class TextOptions(Fields):
-    """Options of the text."""
-
-    REFUSED: ClassVar[Mapping[str, Refusal]] = {"verbosity": Refusal("ask for it in the input", ("medium",))}
-
-    format: TextFormat | None = None
 
 
 class ConversationName(Fields):
@@ -82,9 +49,6 @@ class ResponseRequest(AnswerFields):
 
     REFUSED: ClassVar[Mapping[str, Refusal]] = {
         **{name: refusal for name, refusal in COMMON_REFUSALS.items() if name != "metadata"},
-        "tools": Refusal(_NO_TOOLS, ([],)),
-        "tool_choice": Refusal(_NO_TOOLS, ("none", "auto")),
-        "parallel_tool_calls": Refusal(_NO_TOOLS, (True, False)),
         "max_tool_calls": Refusal("there are no built-in tools"),
         "reasoning": Refusal("the chat template decides", ({},)),
         "truncation": Refusal("a prompt is never cut: shorten the input", ("disabled",)),
@@ -106,7 +70,9 @@ class ResponseRequest(AnswerFields):
         "request_id": Refusal("the id of a response says where it is kept"),
     }
 
-    input: Text | list[MessageItem] = Field(description="a text, or a list of items; text only")
+    input: Text | list[Item] = Field(
+        description="a text, or a list of items; text only. The last one is the user's, or a call's output"
+    )
     instructions: Text | None = Field(
         None, description="a system message before the input. The next response does not have it"
     )
@@ -129,6 +95,23 @@ class ResponseRequest(AnswerFields):
     text: TextOptions | None = Field(
         None, description="`format`: `text`, `json_object`, or `json_schema`, which is always followed"
     )
+    tools: list[FunctionTool] | None = Field(
+        None,
+        max_length=MAX_TOOLS,
+        description="functions that the model may call. The next response does not have them",
+    )
+    tool_choice: ToolChoice | None = Field(
+        None,
+        description="`auto`, by default: the model decides. `none`: it is not told of them. `required`, a function's name, or "
+        "`allowed_tools` with the mode `required`: the answer is a call, enforced with its arguments",
+    )
+    parallel_tool_calls: bool = Field(
+        True, description="false: one call at most; more that the model writes are left out"
+    )
+    chat_template_kwargs: dict[str, Any] | None = Field(
+        None,
+        description="vLLM's; variables of the chat template, such as `enable_thinking`; one it does not read is refused",
+    )
     stream_options: ResponseStreamOptions | None = Field(None, description="has no option yet")
 
     def check(self) -> None:
@@ -149,6 +132,10 @@ class ResponseRequest(AnswerFields):
         if self.instructions:
             message = "instructions are not allowed with conversation: give them to POST /v1/conversations"
             raise ApiError(400, message, param="instructions")
+        for name in ("tools", "chat_template_kwargs"):
+            if getattr(self, name):
+                message = f"{name} are not allowed with conversation: use previous_response_id"
+                raise ApiError(400, message, param=name)
         if not self.store:
             raise ApiError(400, "store: false is not allowed with conversation, which keeps it", param="store")
 
@@ -162,15 +149,26 @@ class ResponseRequest(AnswerFields):
         """Number of likeliest tokens to report; None: no log-probabilities."""
         return (self.top_logprobs or 0) if self.include else None
 
-    def turn_settings(self) -> Settings:
-        """Return the settings of the turn. ApiError."""
+    def tool_use(self) -> ToolUse:
+        """Return the tools, and what the answer may do with them. ApiError."""
+        return tool_use(self.tools or (), self.tool_choice, parallel=self.parallel_tool_calls)
+
+    def template_options(self) -> TemplateOptions:
+        """Return what the chat template reads besides the messages. ApiError."""
+        return TemplateOptions(self.tool_use().template_tools(), self.chat_template_kwargs or "")
+
+    def turn_settings(self, tool_format: ToolFormat | None) -> Settings:
+        """Return the settings of the turn, whose calls have a format. ApiError."""
         structured, text_format = self.structured(), self._format
         if structured is not None and text_format is not None:
             raise ApiError(400, "give text.format or structured_outputs, not both", param="structured_outputs")
-        chosen = structured or text_format
+        chosen, called = structured or text_format, self.tool_use().structure(tool_format)
+        asked = None if chosen is None else chosen.structure()
+        if asked is not None and called is not None:
+            raise ApiError(400, "a tool_choice that forces a call is not allowed with a structure", param="tool_choice")
         return self.settings(
             max_token_count=self.max_output_tokens,
-            structure=None if chosen is None else chosen.structure(),
+            structure=called or asked,
             top_logprob_count=self.reported_logprobs,
             token_origins=True,  # they tell which text is a token's: events are numbered by tokens
         )
@@ -189,6 +187,7 @@ class ResponseRequest(AnswerFields):
 
     def note(self) -> Note:
         """Return what the orchestrator keeps with the turn."""
+        choice = self.tool_choice
         return Note(
             created=int(time.time()),
             model=self.model,
@@ -201,6 +200,9 @@ class ResponseRequest(AnswerFields):
             is_instructed=bool(self.instructions),
             text_format={"type": "text"} if self._format is None else self._format.told(),
             top_logprobs=self.reported_logprobs,
+            tool_choice=choice if choice is None or isinstance(choice, str) else choice.model_dump(),
+            parallel_tool_calls=self.parallel_tool_calls,
+            strict_tools=[tool.name for tool in self.tools or () if tool.strict],
         )
 
     @property

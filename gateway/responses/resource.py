@@ -37,42 +37,75 @@ class ToldSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ToldTool:
+    """A tool that a response tells. ``parameters`` is a schema as JSON text, or empty."""
+
+    name: str
+    description: str | None
+    parameters: str
+
+    def told(self, *, strict: bool) -> dict[str, Any]:
+        """Return the tool."""
+        parameters = json.loads(self.parameters) if self.parameters else None
+        told = {"name": self.name, "description": self.description, "parameters": parameters, "strict": strict}
+        return {"type": "function", **told}
+
+
+@dataclass(frozen=True, slots=True)
 class AskedResponse:
     """A response as it was asked for."""
 
     note: Note
     settings: ToldSettings
     instructions: str | None
+    tools: Sequence[ToldTool]
     model: Model
     """The model that is served, for what the request left to it."""
 
-    def body(
+    def running(self, turn: TurnId) -> dict[str, Any]:
+        """Return the response while its turn runs."""
+        return self._body(turn, "in_progress")
+
+    def ended(
         self,
         turn: TurnId,
-        status: str,
-        output: Sequence[dict[str, Any]] = (),
-        result: Result | None = None,
-        error: ApiError | None = None,
+        result: Result,
+        output: Sequence[dict[str, Any]],
+        reasoning_token_count: int,
+        error: ApiError | None,
     ) -> dict[str, Any]:
-        """Return the response. ``result`` is that of a turn that has ended, and ``error`` tells why
-        it failed."""
+        """Return the response whose turn has ended, with the error if it has failed."""
+        status = status_of(result) if error is None else "failed"
+        told: dict[str, Any] = {
+            "output": list(output),
+            "usage": _usage(result, reasoning_token_count),
+            **metrics_of([result]),
+        }
+        if status == "completed":
+            told["completed_at"] = round(self.note.created + result.total_time)
+        if status == "incomplete":
+            told["incomplete_details"] = {"reason": "max_output_tokens"}
+        if error is not None:
+            told["error"] = {"code": _error_code(error), "message": str(error)}
+        return {**self._body(turn, status), **told}
+
+    def _body(self, turn: TurnId, status: str) -> dict[str, Any]:
         note, settings = self.note, self.settings
-        is_incomplete = status == "incomplete"
         return {
             "id": turn.response_id,
             "object": "response",
             "created_at": note.created,
-            "completed_at": round(note.created + result.total_time) if result and status == "completed" else None,
+            "completed_at": None,
             "status": status,
             "background": note.background,
-            "error": None if error is None else {"code": _error_code(error), "message": str(error)},
-            "incomplete_details": {"reason": "max_output_tokens"} if is_incomplete else None,
+            "error": None,
+            "incomplete_details": None,
             "instructions": self.instructions,
             "max_output_tokens": settings.max_output_tokens,
             "max_tool_calls": None,
             "model": note.model,
-            "output": list(output),
-            "parallel_tool_calls": True,
+            "output": [],
+            "parallel_tool_calls": note.parallel_tool_calls,
             "previous_response_id": note.previous_response_id,
             "conversation": {"id": conversation_id(turn.session_id)} if note.in_conversation else None,
             "prompt_cache_key": None,
@@ -82,17 +115,16 @@ class AskedResponse:
             "store": note.store,
             "temperature": _short(settings.temperature, self.model.temperature),
             "text": {"format": self._format()},
-            "tool_choice": "auto",
-            "tools": [],
+            "tool_choice": "auto" if note.tool_choice is None else note.tool_choice,
+            "tools": [tool.told(strict=tool.name in note.strict_tools) for tool in self.tools],
             "top_logprobs": note.top_logprobs or 0,
             "top_p": _short(settings.top_p, self.model.top_p),
             "presence_penalty": _short(settings.presence_penalty, 0.0),
             "frequency_penalty": _short(settings.frequency_penalty, 0.0),
             "truncation": "disabled",
-            "usage": None if result is None else _usage(result),
+            "usage": None,
             "user": note.user,
             "metadata": note.metadata,
-            **({} if result is None else metrics_of([result])),
         }
 
     def _format(self) -> dict[str, Any]:
@@ -112,12 +144,12 @@ def has_ended(result: Result) -> bool:
     return bool(result.weights_fingerprint)
 
 
-def _usage(result: Result) -> dict[str, Any]:
+def _usage(result: Result, reasoning_token_count: int) -> dict[str, Any]:
     return {
         "input_tokens": result.prompt_token_count,
         "input_tokens_details": {"cached_tokens": result.cached_token_count, "cache_write_tokens": 0},
         "output_tokens": result.generated_token_count,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": reasoning_token_count},
         "total_tokens": result.prompt_token_count + result.generated_token_count,
     }
 

@@ -11,14 +11,15 @@ from gateway.answers import Answers, unless_left
 from gateway.errors import ApiError
 from gateway.gateway import Caller, gateway_of
 from gateway.responding import STREAMED, respond
-from gateway.responses.beginning import NAMES, begin
+from gateway.responses.beginning import NAMES, begin, field_names
 from gateway.responses.form import ResponseForm
 from gateway.responses.ids import TurnId
-from gateway.responses.items import message_items
+from gateway.responses.items import input_items
 from gateway.responses.keeping import KeptResponse, kept_response
 from gateway.responses.pages import PAGE_QUERY, Page, PageOptions, known_query, page_of
 from gateway.responses.request import ResponseRequest
 from gateway.responses.resource import AskedResponse, has_ended
+from gateway.responses.tools import told_tools
 from slipstream.client import AsyncClient, AsyncReply
 
 router = APIRouter()
@@ -27,13 +28,17 @@ router = APIRouter()
 @router.post("/v1/responses", responses=STREAMED)
 async def create_response(asked: ResponseRequest, request: Request, caller: Caller) -> Response:
     """Answer an input, and keep the response."""
-    settings, note = asked.turn_settings(), asked.note()
-    model = await gateway_of(request).model(caller)
+    gateway, tools = gateway_of(request), asked.tool_use()
+    settings, note, names = asked.turn_settings(gateway.reading.tool_format), asked.note(), field_names(asked)
+    model = await gateway.model(caller)
     model.check_name(asked.model)
-    reply = await begin(caller, asked, settings, note)
-    form = ResponseForm(AskedResponse(note, asked.told_settings(), asked.instructions or None, model))
+    reply = await begin(caller, asked, settings, note, names)
+    form = ResponseForm(
+        AskedResponse(note, asked.told_settings(), asked.instructions or None, told_tools(tools), model),
+        gateway.reading.of(tools, settings.structure),
+    )
     # A refused message leaves a session without a turn, which goes unless it is a conversation.
-    answers = Answers(caller, [reply], NAMES, keeps=note.in_conversation)
+    answers = Answers(caller, [reply], names, keeps=note.in_conversation)
     try:
         await unless_left(request, answers.begin())
     except BaseException:
@@ -53,7 +58,7 @@ async def _in_background(
     gateway_of(request).run_later(answers.end())
     turn = TurnId(reply.result.session_id, reply.result.turn)
     if not stream:
-        return JSONResponse(form.asked.body(turn, "in_progress"))
+        return JSONResponse(form.asked.running(turn))
     return await respond(request, await _watched(caller, turn), form, stream=True)
 
 
@@ -79,7 +84,9 @@ async def get_response(
     if not stream:
         return JSONResponse(await _body(request, caller, kept))
     asked = kept.asked(await gateway_of(request).model(caller))
-    form = ResponseForm(asked, 0 if starting_after is None else starting_after + 1)
+    form = ResponseForm(
+        asked, kept.reading(gateway_of(request).reading), 0 if starting_after is None else starting_after + 1
+    )
     return await respond(request, await _watched(caller, kept.turn), form, stream=True)
 
 
@@ -107,16 +114,15 @@ async def delete_response(response_id: str, caller: Caller) -> dict[str, Any]:
 async def list_input_items(response_id: str, caller: Caller, options: PageOptions) -> Page:
     """List the input of a response, without what it follows."""
     kept = await kept_response(caller, response_id)
-    items = message_items([("user", kept.content)], kept.turn.item_id("msg", 0) + "_in")
-    return page_of(items, options)
+    return page_of(input_items(kept.messages, kept.turn), options)
 
 
 async def _body(request: Request, caller: AsyncClient, kept: KeptResponse) -> dict[str, Any]:
     """Return a response as it is now."""
     asked = kept.asked(await gateway_of(request).model(caller))
     if kept.is_running:
-        return asked.body(kept.turn, "in_progress")
-    form, answers = ResponseForm(asked), await _watched(caller, kept.turn)
+        return asked.running(kept.turn)
+    form, answers = ResponseForm(asked, kept.reading(gateway_of(request).reading)), await _watched(caller, kept.turn)
     try:
         await unless_left(request, answers.complete())
     except ApiError as error:

@@ -219,6 +219,28 @@ def test_what_is_not_stored_is_not_there(services: LocalServices, api: openai.Op
     assert missing.value.code == "response_not_found"
 
 
+def test_a_list_of_items_is_a_conversation_that_was_held_elsewhere(api: openai.OpenAI, grpc_client: Client) -> None:
+    first = created(api, input=QUESTION, **SAMPLED_HERE)
+    output = [item.to_dict() for item in first.output]
+    items: Any = [
+        {"role": "developer", "content": "Be brief."},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": QUESTION}]},
+        {"type": "reasoning", "summary": []},
+        *output,
+        {"role": "user", "content": NEXT},
+    ]
+    said = [("system", "Be brief."), ("user", QUESTION), ("assistant", first.output_text), ("user", NEXT)]
+    with grpc_client.chat() as chat:
+        expected = chat.send(said, SAMPLED).wait()
+    response = created(api, input=items, **SAMPLED_HERE)
+    assert response.output_text == expected.text
+    assert response.usage.input_tokens == expected.prompt_token_count == len(grpc_client.tokenize(said).token_ids)
+    listed: Any = list(api.responses.input_items.list(response.id, order="asc"))
+    assert [(item.role, item.content[0].text) for item in listed] == said
+    following = created(api, input="Thanks!", previous_response_id=response.id, **SAMPLED_HERE)
+    assert following.usage.input_tokens > response.usage.input_tokens + response.usage.output_tokens
+
+
 def test_the_input_of_a_response_is_listed(api: openai.OpenAI) -> None:
     parts: Any = [{"role": "user", "content": [{"type": "input_text", "text": part} for part in ("What ", "now?")]}]
     response = created(api, input=parts, max_output_tokens=2)

@@ -14,8 +14,9 @@ from gateway.chat_tools import FunctionDefinition
 from gateway.completions import CompletionRequest
 from gateway.conversations import ConversationRequest
 from gateway.fields import Fields
-from gateway.responses.items import MessageItem
+from gateway.responses.items import CallItem, CallOutputItem, MessageItem, ReasoningItem
 from gateway.responses.request import ResponseRequest
+from gateway.responses.tools import FunctionTool
 from gateway.tokenization import DetokenizeRequest, TokenizeRequest
 from tools.reference.markdown import cell, generated, table
 
@@ -32,7 +33,11 @@ _REQUESTS: tuple[tuple[str, type[Fields]], ...] = (
     ("A function of a tool", FunctionDefinition),
     ("POST /v1/completions", CompletionRequest),
     ("POST /v1/responses", ResponseRequest),
-    ("A message of a response's input", MessageItem),
+    ("A tool of a response", FunctionTool),
+    ("A message in an input", MessageItem),
+    ("A call in an input", CallItem),
+    ("The output of a call in an input", CallOutputItem),
+    ("Reasoning in an input", ReasoningItem),
     ("POST /v1/conversations", ConversationRequest),
     ("POST /tokenize", TokenizeRequest),
     ("POST /detokenize", DetokenizeRequest),

@@ -91,12 +91,10 @@ function Card({ token, index, area }: { token: Token; index: number; area: HTMLE
               <tr key={row} class={each.text === token.text ? "taken" : ""}>
                 <th scope="row">{visible(each.text)}</th>
                 <td>
-                  <i class="share" aria-hidden="true">
-                    <i style={{ width: `${Math.exp(each.logprob) * 100}%` }} />
-                  </i>
+                  <meter min={0} max={1} value={Math.exp(each.logprob)} aria-hidden="true" />
                 </td>
                 <td class="figure">{percent(Math.exp(each.logprob))}</td>
-                <td class="figure faint">{each.logprob > -0.005 ? "0.00" : each.logprob.toFixed(2)}</td>
+                <td class="figure faint">{each.logprob.toFixed(2)}</td>
               </tr>
             ))}
           </tbody>
