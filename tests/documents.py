@@ -19,6 +19,9 @@ PAGES = [
 ]
 """All pages whose links are checked."""
 
+SUITES = {"langchain_openai": "langchain", "llama_index": "llamaindex"}
+"""Environments of Python packages that no test of `make test` installs, by what a block imports."""
+
 _FENCE = re.compile(r"^```(?P<language>[a-z]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\((?P<target>[^)\s]+)\)")
 _HEADING = re.compile(r"^#{1,6} (?P<text>.+)$", re.MULTILINE)
@@ -49,6 +52,12 @@ def blocks(page: Path) -> Iterator[Block]:
 def shown_blocks(*languages: str) -> list[Block]:
     """Return the blocks in some languages of the README and the guides."""
     return [block for page in SHOWN for block in blocks(page) if block.language in languages]
+
+
+def suite_of(block: Block) -> str | None:
+    """Return the environment below build/snippets that a Python block needs, None if `.venv` has
+    all that it imports."""
+    return next((suite for name, suite in SUITES.items() if f"from {name}" in block.code), None)
 
 
 def links(page: Path) -> Iterator[str]:

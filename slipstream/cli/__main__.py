@@ -51,6 +51,8 @@ def every_command(
 
     A first chat, with the models in the package: slipstream chat --local
 
+    OpenAI's API, a web chat and gRPC with one command: slipstream serve MODEL
+
     What a command does, with an example: slipstream COMMAND -h
     """
 

@@ -59,6 +59,13 @@ OURS = (
         settings=_both("trust-remote-code"),
     ),
     Flag(
+        "--tool-call-parser",
+        "format in which the model writes calls of tools: hermes, llama3_json or off; default: hermes",
+        "NAME",
+        group=_MODELS,
+        settings={"gateway": "tool-call-parser"},
+    ),
+    Flag(
         "--reasoning-parser",
         "how chats split reasoning off an answer: qwen3 or deepseek_r1; by default not at all",
         "NAME",
@@ -164,6 +171,7 @@ ACCEPTED = (
     _accepted("--enable-chunked-prefill", "prompts are always read in chunks"),
     _accepted("--no-enable-chunked-prefill", "prompts are always read in chunks, and no text changes by it"),
     _accepted("--enforce-eager", "captured graphs change the speed alone"),
+    _accepted("--enable-auto-tool-choice", "a chat with tools may call them, unless --tool-call-parser is off"),
     _accepted("--swap-space", "KV pages stay on the model's device", "GIB"),
     _accepted("--disable-log-requests", "prompts and answers are never logged"),
     _accepted("--no-enable-log-requests", "prompts and answers are never logged"),
@@ -210,7 +218,7 @@ REFUSED = (
     ),
     _refused(
         "--revision",
-        "a hub id means its main branch: download the revision, and give its directory as MODEL",
+        "a hub id means its main branch: give as MODEL the directory that slipstream pull REPO@REVISION prints",
         "NAME",
         harmless=("main",),
     ),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from slipstream.cli.local import LocalServices, PairSettings
-from tests.documents import ROOT, Block, shown_blocks
+from tests.documents import ROOT, Block, shown_blocks, suite_of
 from tests.gateway_process import gateway_process
 
 PRINTED_ADDRESS = "127.0.0.1:50051"
@@ -55,7 +55,9 @@ def run(command: list[str], folder: Path) -> str:
     return ended.stdout
 
 
-@pytest.mark.parametrize("block", shown_blocks("python"), ids=lambda block: block.place)
+@pytest.mark.parametrize(
+    "block", [block for block in shown_blocks("python") if suite_of(block) is None], ids=lambda block: block.place
+)
 def test_a_python_block_runs(block: Block, address: str, http_address: str, tmp_path: Path) -> None:
     program = tmp_path / "block.py"
     program.write_text(block.code.replace(PRINTED_ADDRESS, address).replace(PRINTED_HTTP_ADDRESS, http_address))

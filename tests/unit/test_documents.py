@@ -41,6 +41,11 @@ def test_every_block_of_readme_and_guides_says_what_it_is() -> None:
     ] == []
 
 
+def test_pages_with_programs_for_node_are_those_whose_programs_tests_run() -> None:
+    # test_openai_libraries.py runs those of the first page, test_node_client.py the others.
+    assert {block.page.name for block in shown_blocks("js")} == {"clients.md", "other-languages.md"}
+
+
 def test_every_decision_has_a_number_of_its_own() -> None:
     names = [path.name for path in (ROOT / "docs" / "decisions").glob("[0-9]*.md")]
     assert len({name[:4] for name in names}) == len(names)

@@ -77,7 +77,7 @@ export interface SpeculationStatistics {
 export interface TurnEnd {
   usage?: { promptTokenCount?: number; cachedTokenCount?: number; generatedTokenCount?: number };
   speculation?: SpeculationStatistics;
-  timing?: { total?: string; timeToFirstToken?: string };
+  timing?: { total?: string };
   text?: string;
 }
 

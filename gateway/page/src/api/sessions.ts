@@ -50,6 +50,15 @@ export async function forkSession(id: string, afterTurn: number): Promise<Sessio
   return (await call<{ session: Session }>("POST", `/sessions/${id}/fork`, { afterTurn })).session;
 }
 
+export function renameSession(session: Session, title: string): Promise<object> {
+  return call("PATCH", `/sessions/${session.id}`, { metadata: { ...session.metadata, title } });
+}
+
+/** Return the settings that a turn was asked with. */
+export async function turnSettings(id: string, turn: number): Promise<GenerationSettings> {
+  return (await call<{ settings?: GenerationSettings }>("GET", `/sessions/${id}/turns/${turn}`)).settings ?? {};
+}
+
 export function cancelTurn(id: string, turn: number): Promise<object> {
   return call("POST", `/sessions/${id}/turns/${turn}/cancel`);
 }

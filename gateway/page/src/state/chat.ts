@@ -5,12 +5,12 @@ import { computed, signal } from "@preact/signals";
 import type { GenerationSettings, TurnTrace } from "../api/contract";
 import * as api from "../api/sessions";
 import { follow, type TurnCell } from "./running";
-import { attempt, conversationWith, refreshSessions, report, sessions } from "./server";
+import { attempt, type Conversation, conversationWith, refreshSessions, report, server, sessions } from "./server";
 import { freshName, freshSeed, settings, turnSettings } from "./settings";
 import { applyEvent, exportedTurn, newTurn, rateOf, rewind, type Turn } from "./turn";
-import { keepSettingsOf, settingsOf } from "./turn_settings";
 
 const COLOURED_TURNS = 20;
+const LONGEST_TITLE = 100;
 
 /** The open session; empty while a conversation has no message yet. */
 export const sessionId = signal("");
@@ -39,6 +39,13 @@ export function openNew(): void {
   turns.value = [];
 }
 
+/** Open the session that the page's address names. */
+export function followAddress(): void {
+  const id = location.hash.slice(1);
+  if (!/^[0-9a-f]{16}$/.test(id)) openNew();
+  else if (id !== sessionId.value || turns.value.length === 0) void openSession(id);
+}
+
 /** Open a session. A turn that runs is watched from its beginning. */
 export async function openSession(id: string): Promise<void> {
   const left = leave();
@@ -51,11 +58,11 @@ export async function openSession(id: string): Promise<void> {
   if (found === undefined) return;
   const [current, exported] = found;
   system.value = exported.system;
-  const cells = exported.turns.map((turn) => signal({ ...exportedTurn(id, turn), settings: settingsOf(id, turn.turn) }));
+  const cells = exported.turns.map((turn) => signal(exportedTurn(id, turn)));
   const running = current.session.runningTurn;
   if (running !== undefined && !exported.turns.some((turn) => turn.turn === running)) {
-    const turn = newTurn(id, running, current.messages?.findLast((message) => message.role === "ROLE_USER")?.content ?? "");
-    cells.push(signal({ ...turn, settings: settingsOf(id, running) }));
+    const asked = current.messages?.findLast((message) => message.role === "ROLE_USER")?.content ?? "";
+    cells.push(signal(newTurn(id, running, asked)));
   }
   turns.value = cells;
   void colour(cells, left);
@@ -103,7 +110,7 @@ export async function send(content: string): Promise<boolean> {
 }
 
 async function begin(content: string): Promise<boolean> {
-  const title = content.trim().split("\n", 1)[0]!.slice(0, 80);
+  const title = [...content.trim().split("\n", 1)[0]!].slice(0, LONGEST_TITLE).join("");
   const asked = settings.value.system.trim();
   const session = await attempt(() => api.createSession(asked, { title, conversation: freshName() }));
   if (session === undefined) return false;
@@ -115,17 +122,14 @@ async function begin(content: string): Promise<boolean> {
   return true;
 }
 
-async function run(id: string, content: string, chosen: GenerationSettings): Promise<void> {
+async function run(id: string, content: string, chosen: GenerationSettings): Promise<TurnCell> {
   const left = watching.signal;
   trace.value = null;
   const number = (turns.value.at(-1)?.value.number ?? 0) + 1;
   const cell: TurnCell = signal({ ...newTurn(id, number, content), requestId: freshName(), settings: chosen });
   turns.value = [...turns.value, cell];
-  const remember = cell.subscribe((turn) => {
-    if (turn.seed !== "") keepSettingsOf(id, turn.number, chosen);
-  });
   await finishTurn(cell, left);
-  remember();
+  return cell;
 }
 
 export async function stop(): Promise<void> {
@@ -144,24 +148,33 @@ export async function answerAgain(): Promise<void> {
   sessionId.value = fork.id;
   turns.value = turns.value.slice(0, -1).map((cell) => signal({ ...cell.value, sessionId: fork.id }));
   history.pushState(null, "", `#${fork.id}`);
-  await run(fork.id, last.prompt, turnSettings(settings.value, freshSeed()));
+  const cell = await run(fork.id, last.prompt, turnSettings(settings.value, freshSeed()));
+  if (cell.value.text === last.text && temperature() === 0) {
+    cell.value = { ...cell.value, notice: "The same words: at temperature 0 no chance is involved. Settings has it." };
+  }
+}
+
+/** The temperature of the next turn. */
+function temperature(): number {
+  const chosen = settings.value.temperature;
+  return chosen === "" ? (server.value?.target.samplingDefaults?.temperature ?? 0) : Number(chosen);
 }
 
 /** Answer the last message again without hints, with the same seed, in a fork that is then deleted. */
 export async function compareWithOff(cell: TurnCell): Promise<void> {
-  const { sessionId: id, number, prompt, seed, text, settings: used } = cell.value;
-  if (used === null) return;
+  const { sessionId: id, number, prompt, seed, text } = cell.value;
   const left = watching.signal;
   const tell = (changed: Partial<NonNullable<Turn["comparison"]>>) => {
     const before = cell.value.comparison ?? { running: true, tokenCount: 0, rate: null, same: null, problem: "" };
     cell.value = { ...cell.value, comparison: { ...before, ...changed } };
   };
   tell({ running: true, tokenCount: 0, rate: null, same: null, problem: "" });
-  const fork = await attempt(() => api.forkSession(id, number - 1));
-  if (fork === undefined) {
+  const begun = await attempt(() => Promise.all([api.turnSettings(id, number), api.forkSession(id, number - 1)]));
+  if (begun === undefined) {
     tell({ running: false, problem: "The comparison could not begin." });
     return;
   }
+  const [used, fork] = begun;
   const plain = { ...used, sampling: { ...used.sampling, seed }, speculation: { off: {} } };
   const other: TurnCell = signal({ ...newTurn(fork.id, number, prompt), requestId: freshName(), settings: plain });
   const watch = other.subscribe((turn) => tell({ tokenCount: turn.tokens.length, rate: rateOf(turn) }));
@@ -175,11 +188,16 @@ export async function compareWithOff(cell: TurnCell): Promise<void> {
   }
 }
 
+/** Give all versions of a conversation another title. */
+export async function renameConversation(conversation: Conversation, title: string): Promise<void> {
+  await attempt(() => Promise.all(conversation.versions.map((each) => api.renameSession(each, title))));
+  await refreshSessions();
+}
+
 /** Delete all versions of a conversation. */
-export async function deleteConversation(key: string): Promise<void> {
-  const versions = sessions.value.filter((each) => (each.metadata?.["conversation"] ?? each.id) === key);
-  const isOpen = versions.some((each) => each.id === sessionId.value);
-  await attempt(() => Promise.all(versions.map((each) => api.deleteSession(each.id))));
+export async function deleteConversation({ versions: all }: Conversation): Promise<void> {
+  const isOpen = all.some((each) => each.id === sessionId.value);
+  await attempt(() => Promise.all(all.map((each) => api.deleteSession(each.id))));
   if (isOpen) {
     openNew();
     history.replaceState(null, "", "#");

@@ -47,12 +47,13 @@ export interface Turn {
   settings: GenerationSettings | null;
   finishReason: string;
   problem: string;
+  /** What the page says about the answer. */
+  notice: string;
   statistics: SpeculationStatistics | null;
   generatedCount: number;
   totalSeconds: number;
-  firstTokenSeconds: number;
-  /** Times of the first and the last delta on this browser's clock, in ms. */
-  firstAt: number;
+  /** Times of the beginning and the last delta on this browser's clock, in ms. */
+  begunAt: number;
   lastAt: number;
   comparison: Comparison | null;
 }
@@ -70,11 +71,11 @@ export function newTurn(sessionId: string, number: number, prompt: string): Turn
     settings: null,
     finishReason: "",
     problem: "",
+    notice: "",
     statistics: null,
     generatedCount: 0,
     totalSeconds: 0,
-    firstTokenSeconds: 0,
-    firstAt: 0,
+    begunAt: 0,
     lastAt: 0,
     comparison: null,
   };
@@ -102,6 +103,7 @@ export function applyEvent(turn: Turn, event: TurnEvent, now: number): void {
   turn.number = event.turn;
   if (event.started) {
     turn.seed = event.started.seed ?? "0";
+    turn.begunAt ||= now;
     if (turn.state !== "ended") turn.state = "running";
   }
   if (event.delta) addDelta(turn, event.delta, now);
@@ -114,7 +116,6 @@ export function applyEvent(turn: Turn, event: TurnEvent, now: number): void {
 function addDelta(turn: Turn, delta: TurnDelta, now: number): void {
   turn.text += delta.text ?? "";
   turn.tokens.push(...tokensOf(delta));
-  turn.firstAt ||= now;
   turn.lastAt = now;
 }
 
@@ -127,7 +128,6 @@ function finish(turn: Turn, end: TurnEnd): void {
   turn.statistics = end.speculation ?? null;
   turn.generatedCount = end.usage?.generatedTokenCount ?? 0;
   turn.totalSeconds = seconds(end.timing?.total);
-  turn.firstTokenSeconds = seconds(end.timing?.timeToFirstToken);
 }
 
 function tokensOf(delta: TurnDelta): Token[] {
@@ -161,14 +161,13 @@ function alternativeOf(top: TokenLogprob): Alternative {
   return { text: new TextDecoder().decode(bytes), logprob: Number(top.logprob ?? 0) };
 }
 
-/** Tokens a second after the first token: the server's clock once the turn has ended, this browser's before. */
+/** Tokens a second from the turn's beginning: the server's clock once it has ended, this browser's before. */
 export function rateOf(turn: Turn): number | null {
   if (turn.state === "ended") {
-    const generating = turn.totalSeconds - turn.firstTokenSeconds;
-    return turn.generatedCount > 1 && generating > 0 ? (turn.generatedCount - 1) / generating : null;
+    return turn.generatedCount > 0 && turn.totalSeconds > 0 ? turn.generatedCount / turn.totalSeconds : null;
   }
-  const elapsed = (turn.lastAt - turn.firstAt) / 1000;
-  return turn.tokens.length > 1 && elapsed > 0.02 ? (turn.tokens.length - 1) / elapsed : null;
+  const elapsed = (turn.lastAt - turn.begunAt) / 1000;
+  return turn.tokens.length > 1 && elapsed > 0.02 ? turn.tokens.length / elapsed : null;
 }
 
 /** Steps of the target in which it chose the turn's tokens: each ends with a token of its own. */

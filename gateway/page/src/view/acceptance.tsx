@@ -12,7 +12,7 @@ export function Acceptance({ statistics }: { statistics: SpeculationStatistics }
   const total = (statistics.acceptedTokenCount ?? 0) / Math.max(statistics.draftTokenCount ?? 0, 1);
   return (
     <section aria-label="Acceptance by position">
-      <h3>{percent(total)} of the hints accepted</h3>
+      <h2>{percent(total)} of the hints accepted</h2>
       <div class="bars" role="img" aria-label={shares.map((share, index) => `position ${index + 1}: ${percent(share)}`).join(", ")}>
         {shares.map((share, index) => (
           <span key={index} class="bar" title={`position ${index + 1}: ${accepted[index] ?? 0} of ${drafted[index]}`}>

@@ -47,6 +47,7 @@ const ENDINGS: Record<string, string> = {
 function Ending({ turn }: { turn: Turn }) {
   if (turn.state === "lost") return <p class="ending">The connection was lost. Connecting again…</p>;
   if (turn.problem !== "") return <p class="ending bad">{turn.problem}</p>;
+  if (turn.notice !== "") return <p class="ending">{turn.notice}</p>;
   const ending = ENDINGS[turn.finishReason];
   return ending === undefined ? null : <p class="ending">{ending}</p>;
 }
@@ -58,7 +59,8 @@ function Actions({ cell, isLast }: { cell: TurnCell; isLast: boolean }) {
     isCopied.value = await copyText(turn.text);
     setTimeout(() => (isCopied.value = false), 1500);
   };
-  const canCompare = isLast && turn.settings !== null && !isPlain(turn) && turn.comparison === null && turn.problem === "";
+  const isWhole = turn.statistics !== null && turn.finishReason !== "FINISH_REASON_CANCELLED";
+  const canCompare = isLast && isWhole && !isPlain(turn) && turn.comparison === null && turn.problem === "";
   return (
     <div class="actions">
       <button class="quiet small" onClick={() => void copy()}>

@@ -33,6 +33,7 @@ export function App() {
       <button class="veil" aria-hidden="true" tabIndex={-1} onClick={() => (listIsOpen.value = false)} />
       <main class="main">
         <header class="top">
+          <h1 class="hidden">Slipstream</h1>
           <button class="quiet only-narrow" aria-label="Conversations" aria-expanded={listIsOpen.value} onClick={() => (listIsOpen.value = !listIsOpen.value)}>
             <Icon name="menu" />
           </button>
@@ -45,7 +46,7 @@ export function App() {
         <Composer />
       </main>
       {turns.value.length > 0 && (
-        <aside class="aside" aria-label="How the last answer came">
+        <aside class="aside" tabIndex={0} aria-label="How the last answer came">
           <Instruments />
         </aside>
       )}

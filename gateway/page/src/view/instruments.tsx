@@ -46,7 +46,8 @@ function offOf(turn: Turn): Off | null {
 
 function Speed({ turn }: { turn: Turn }) {
   const now = rateOf(turn);
-  const plain = turn.state === "ended" && isPlain(turn);
+  const hasHints = turn.tokens.some((token) => token.origin === "hinted" || token.origin === "recovered");
+  const plain = turn.state === "ended" ? isPlain(turn) : turn.tokens.length > 0 && !hasHints;
   const off = plain || turn.tokens.every((token) => token.origin === "unknown") ? null : offOf(turn);
   const most = Math.max(now ?? 0, off?.rate ?? 0, 1);
   return (
@@ -82,9 +83,9 @@ function Origins({ turn }: { turn: Turn }) {
   const counts = kinds.map((kind) => known.filter((token) => token.origin === kind).length);
   return (
     <section aria-label="Origins of the tokens">
-      <h3>
+      <h2>
         {known.length} tokens in {stepCount(turn)} steps
-      </h3>
+      </h2>
       <div class="shares" aria-hidden="true">
         {kinds.map((kind, index) => counts[index]! > 0 && <i key={kind} class={kind} style={{ flexGrow: counts[index] }} />)}
       </div>

@@ -5,7 +5,8 @@ export function rate(tokensPerSecond: number): string {
 }
 
 export function percent(share: number): string {
-  return `${(share * 100).toFixed(share < 0.001 ? 3 : share < 0.1 ? 1 : 0)} %`;
+  if (share > 0 && share < 0.0005) return "< 0.1 %";
+  return `${(share * 100).toFixed(share < 0.0995 || (share > 0.995 && share < 0.9995) ? 1 : 0)} %`;
 }
 
 export function milliseconds(seconds: number): string {

@@ -1,13 +1,19 @@
-import type { Signal } from "@preact/signals";
+import { type Signal, useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 
 import { accessToken, keepAccessToken } from "../api/http";
+import { followAddress } from "../state/chat";
 import { refresh, server } from "../state/server";
 import { DEFAULTS, keepSettings, type Settings, settings } from "../state/settings";
 
 /** Settings, which are kept as they change. */
 export function SettingsDialog({ isOpen }: { isOpen: Signal<boolean> }) {
   const dialog = useRef<HTMLDialogElement>(null);
+  const resets = useSignal(0);
+  const reset = () => {
+    keepSettings(DEFAULTS);
+    resets.value += 1;
+  };
   useEffect(() => {
     if (isOpen.value) dialog.current?.showModal();
     else dialog.current?.close();
@@ -16,9 +22,9 @@ export function SettingsDialog({ isOpen }: { isOpen: Signal<boolean> }) {
     <dialog ref={dialog} class="dialog settings" aria-labelledby="settings-title" onClose={() => (isOpen.value = false)}>
       <form method="dialog">
         <h2 id="settings-title">Settings</h2>
-        {isOpen.value && <Fields />}
+        {isOpen.value && <Fields key={resets.value} />}
         <div class="buttons">
-          <button type="button" class="plain" onClick={() => keepSettings(DEFAULTS)}>
+          <button type="button" class="plain" onClick={reset}>
             Reset
           </button>
           <button class="primary">Done</button>
@@ -40,7 +46,17 @@ function Fields() {
         <NumberField label="Temperature" name="temperature" hint="0 always takes the likeliest word" max={5} step={0.1} standard={defaults?.temperature ?? 0} set={set} />
         <NumberField label="Top p" name="topP" hint="keep the likeliest words up to this share" max={1} step={0.05} standard={defaults?.topP ?? 1} set={set} />
         <NumberField label="Most tokens" name="maxTokens" hint="of an answer" min={1} step={1} standard={info?.defaultMaxTokenCount ?? 512} set={set} />
-        <NumberField label="Seed" name="seed" hint="the same seed gives the same text" step={1} standard="random" set={set} />
+        <label class="field">
+          <span>Seed</span>
+          <input
+            inputMode="numeric"
+            pattern="[0-9]{1,19}"
+            placeholder="random"
+            defaultValue={chosen.seed}
+            onInput={({ currentTarget: input }) => input.checkValidity() && set({ seed: input.value })}
+          />
+          <small>the same seed gives the same text</small>
+        </label>
       </fieldset>
       <fieldset>
         <legend>How it is sped up</legend>
@@ -66,7 +82,7 @@ function Fields() {
         <legend>New chats</legend>
         <label class="field tall">
           <span>System prompt</span>
-          <textarea rows={3} value={chosen.system} onInput={(event) => set({ system: event.currentTarget.value })} />
+          <textarea rows={3} defaultValue={chosen.system} onInput={(event) => set({ system: event.currentTarget.value })} />
           <small>for chats that you begin from now on</small>
         </label>
       </fieldset>
@@ -80,7 +96,7 @@ function Fields() {
 
 interface NumberFieldProperties {
   label: string;
-  name: "temperature" | "topP" | "maxTokens" | "seed" | "draftLength";
+  name: "temperature" | "topP" | "maxTokens" | "draftLength";
   hint: string;
   min?: number;
   max?: number;
@@ -100,11 +116,8 @@ function NumberField({ label, name, hint, min = 0, max, step, standard, set }: N
         max={max}
         step={step}
         placeholder={String(standard)}
-        value={settings.value[name]}
-        onChange={(event) => {
-          if (event.currentTarget.checkValidity()) set({ [name]: event.currentTarget.value });
-          else event.currentTarget.reportValidity();
-        }}
+        defaultValue={settings.value[name]}
+        onInput={({ currentTarget: input }) => input.checkValidity() && set({ [name]: input.value })}
       />
       <small>{hint}</small>
     </label>
@@ -122,7 +135,7 @@ function AccessToken() {
         value={accessToken()}
         onChange={(event) => {
           keepAccessToken(event.currentTarget.value.trim());
-          void refresh();
+          void refresh().then(followAddress);
         }}
       />
       <small>this tab forgets it when you close it</small>

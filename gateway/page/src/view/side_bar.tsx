@@ -1,7 +1,7 @@
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 
-import { deleteConversation, openSession, sessionId } from "../state/chat";
+import { deleteConversation, openSession, renameConversation, sessionId } from "../state/chat";
 import { type Conversation, conversations, conversationWith, server } from "../state/server";
 import { startNew } from "./app";
 import { Icon } from "./icons";
@@ -13,7 +13,7 @@ export function SideBar({ onChosen, onSettings }: { onChosen: () => void; onSett
     <nav class="side" aria-label="Conversations">
       <div class="brand">
         <img src="/page/icon.svg" alt="" width="28" height="28" />
-        <h1>Slipstream</h1>
+        <p>Slipstream</p>
       </div>
       <button
         class="new"
@@ -42,12 +42,14 @@ export function SideBar({ onChosen, onSettings }: { onChosen: () => void; onSett
 
 function Row({ conversation, isOpen, onChosen }: { conversation: Conversation; isOpen: boolean; onChosen: () => void }) {
   const isDeleting = useSignal(false);
+  const isRenaming = useSignal(false);
   const choose = () => {
     const id = conversation.versions.at(-1)!.id;
     history.pushState(null, "", `#${id}`);
     void openSession(id);
     onChosen();
   };
+  if (isRenaming.value) return <Rename conversation={conversation} onEnd={() => (isRenaming.value = false)} />;
   return (
     <li class={`row ${isOpen ? "open" : ""}`}>
       <button class="choose" aria-current={isOpen ? "page" : undefined} onClick={choose}>
@@ -58,6 +60,9 @@ function Row({ conversation, isOpen, onChosen }: { conversation: Conversation; i
         </span>
       </button>
       <span class="tools">
+        <button class="quiet small" aria-label={`Rename ${conversation.title}`} onClick={() => (isRenaming.value = true)}>
+          <Icon name="pencil" />
+        </button>
         <button class="quiet small" aria-label={`Delete ${conversation.title}`} onClick={() => (isDeleting.value = true)}>
           <Icon name="trash" />
         </button>
@@ -66,9 +71,41 @@ function Row({ conversation, isOpen, onChosen }: { conversation: Conversation; i
         <Confirm
           title={conversation.title}
           onNo={() => (isDeleting.value = false)}
-          onYes={() => void deleteConversation(conversation.key)}
+          onYes={() => void deleteConversation(conversation)}
         />
       )}
+    </li>
+  );
+}
+
+function Rename({ conversation, onEnd }: { conversation: Conversation; onEnd: () => void }) {
+  const field = useRef<HTMLInputElement>(null);
+  const hasEnded = useRef(false);
+  useEffect(() => field.current?.select(), []);
+  const end = () => {
+    hasEnded.current = true; // the field loses the focus when it goes
+    onEnd();
+  };
+  const keep = () => {
+    if (hasEnded.current) return;
+    const title = field.current!.value.trim();
+    end();
+    if (title !== "" && title !== conversation.title) void renameConversation(conversation, title);
+  };
+  return (
+    <li class="row renaming">
+      <input
+        ref={field}
+        aria-label="New title"
+        maxLength={200}
+        defaultValue={conversation.title}
+        onBlur={keep}
+        onKeyDown={(event) => {
+          if (event.key === "Enter") keep();
+          if (event.key === "Escape") end();
+          if (event.key === "Enter" || event.key === "Escape") event.stopPropagation();
+        }}
+      />
     </li>
   );
 }

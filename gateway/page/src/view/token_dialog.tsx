@@ -1,6 +1,7 @@
 import { useEffect, useRef } from "preact/hooks";
 
 import { accessToken, keepAccessToken } from "../api/http";
+import { followAddress } from "../state/chat";
 import { needsToken, refresh } from "../state/server";
 
 /** Asks for an access token when the server refuses a request without, or with another, one. */
@@ -15,7 +16,7 @@ export function TokenDialog() {
     event.preventDefault();
     keepAccessToken(field.current!.value.trim());
     needsToken.value = false;
-    void refresh();
+    void refresh().then(followAddress);
   };
   return (
     <dialog ref={dialog} class="dialog" aria-labelledby="token-title">

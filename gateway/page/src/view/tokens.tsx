@@ -91,10 +91,12 @@ function Card({ token, index, area }: { token: Token; index: number; area: HTMLE
               <tr key={row} class={each.text === token.text ? "taken" : ""}>
                 <th scope="row">{visible(each.text)}</th>
                 <td>
-                  <meter min={0} max={1} value={Math.exp(each.logprob)} aria-hidden="true" />
+                  <i class="share" aria-hidden="true">
+                    <i style={{ width: `${Math.exp(each.logprob) * 100}%` }} />
+                  </i>
                 </td>
                 <td class="figure">{percent(Math.exp(each.logprob))}</td>
-                <td class="figure faint">{each.logprob.toFixed(2)}</td>
+                <td class="figure faint">{each.logprob > -0.005 ? "0.00" : each.logprob.toFixed(2)}</td>
               </tr>
             ))}
           </tbody>

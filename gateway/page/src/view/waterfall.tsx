@@ -11,9 +11,9 @@ export function Waterfall({ trace }: { trace: TurnTrace }) {
   const whole = Math.max(...shown.map((round) => seconds(round.start) + seconds(round.total)), 1e-6);
   return (
     <section aria-label="Rounds over time">
-      <h3>
+      <h2>
         {trace.roundCount ?? rounds.length} rounds in {milliseconds(seconds(trace.total))}
-      </h3>
+      </h2>
       <ol class="rounds">
         {shown.map((round) => (
           <RoundRow key={round.number} round={round} whole={whole} />

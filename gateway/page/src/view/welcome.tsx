@@ -14,23 +14,49 @@ const GENERAL = [
   "Rewrite this politely: send me the report now.",
 ];
 
-/** A sentence as it could come: each word with the origin that it might have. */
-const DEMO: [string, string][] = [
-  ["The ", "plain"],
-  ["draft ", "plain"],
-  ["runs ", "hinted"],
-  ["ahead", "hinted"],
-  [", ", "hinted"],
-  ["the ", "hinted"],
-  ["target ", "hinted"],
-  ["checks ", "recovered"],
-  ["it ", "plain"],
-  ["all ", "hinted"],
-  ["in ", "hinted"],
-  ["one ", "hinted"],
-  ["step", "hinted"],
-  [".", "plain"],
+/** A sentence as it could come: each word with its origin, and the step in which it comes with hints. */
+const DEMO: [string, string, number][] = [
+  ["The ", "plain", 1],
+  ["draft ", "plain", 2],
+  ["runs ", "hinted", 3],
+  ["ahead", "hinted", 3],
+  [", ", "hinted", 3],
+  ["the ", "hinted", 3],
+  ["target ", "hinted", 3],
+  ["checks ", "recovered", 3],
+  ["it ", "hinted", 4],
+  ["all ", "hinted", 4],
+  ["in ", "hinted", 4],
+  ["one ", "hinted", 4],
+  ["step", "hinted", 4],
+  [".", "plain", 4],
 ];
+
+/** The same sentence twice: one word a step, and with hints. */
+function Demo() {
+  return (
+    <div class="demo" role="img" aria-label="Alone the target needs 14 steps for this sentence, with hints 4.">
+      <span class="lane-name">alone</span>
+      <p>
+        {DEMO.map(([text], index) => (
+          <span key={index} class={`word step-${index + 1}`}>
+            {text}
+          </span>
+        ))}
+      </p>
+      <span class="lane-steps step-14">14 steps</span>
+      <span class="lane-name">with hints</span>
+      <p>
+        {DEMO.map(([text, origin, step], index) => (
+          <span key={index} class={`word token ${origin} step-${step}`}>
+            {text}
+          </span>
+        ))}
+      </p>
+      <span class="lane-steps step-4">4 steps</span>
+    </div>
+  );
+}
 
 export function Welcome() {
   const prompts = server.value?.target.name === "embedded-target" ? EMBEDDED : GENERAL;
@@ -40,13 +66,7 @@ export function Welcome() {
         <h2>
           The same words, <em>sooner.</em>
         </h2>
-        <p class="demo" aria-hidden="true">
-          {DEMO.map(([text, origin], index) => (
-            <span key={index} class={`token ${origin} step-${index}`}>
-              {text}
-            </span>
-          ))}
-        </p>
+        <Demo />
         <p class="lead">
           A small model runs ahead and hints at the next words. The large model checks many hints in one step and
           decides every word itself. So you get exactly the text that it writes alone.
