@@ -76,7 +76,8 @@ class GatewaySettings(BaseSettings):
     idle_seconds: int = Field(
         60,
         ge=1,
-        description="seconds without a byte of the next request, or of its body, after which a connection is closed",
+        description="seconds after which a connection is closed if the next request's header is not there, no byte of its body "
+        "comes, or its caller takes no byte of the answer. A whole body may take five times as long",
     )
     drain_seconds: int = Field(30, ge=0, description="seconds that running requests have to end after SIGTERM")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import re
 import sqlite3
 import ssl
 import subprocess
@@ -73,6 +74,14 @@ class GatewayProcess:
             return Answer(response.status, lower, json.loads(received) if is_json else received.decode())
         finally:
             connection.close()
+
+
+def running_requests(gateway: GatewayProcess) -> int:
+    """Return the number of requests that a gateway is answering."""
+    (found,) = re.findall(
+        r"^slipstream_gateway_num_requests_running (\S+)", gateway.send("/metrics").body, re.MULTILINE
+    )
+    return int(float(found)) - 1  # this one
 
 
 def stored_sessions(store: str) -> int:
