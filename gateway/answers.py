@@ -42,14 +42,22 @@ class Answers:
     """The answers to one request. Each has an index: those to the first prompt come first."""
 
     def __init__(
-        self, caller: AsyncClient, replies: Sequence[AsyncReply], names: Mapping[str, str], *, keeps: bool = False
+        self,
+        caller: AsyncClient,
+        replies: Sequence[AsyncReply],
+        names: Mapping[str, str],
+        *,
+        keeps: bool = False,
+        counts: bool = True,
     ) -> None:
         """Begin to read the replies. ``names`` has the fields that the request calls otherwise than
-        most, for errors. With ``keeps`` the orchestrator keeps the answers."""
+        most, for errors. With ``keeps`` the orchestrator keeps the answers.
+        Without ``counts`` metrics leave their tokens out, which another request had counted."""
         self._caller = caller
         self._exchange = current()
         self._replies = replies
         self._names = names
+        self._counts = counts
         self.keeps = keeps
         """True if the orchestrator keeps the answers after their end."""
         self._deltas: asyncio.Queue[tuple[int, Delta] | Exception | None] = asyncio.Queue(_MAX_WAITING)
@@ -97,7 +105,8 @@ class Answers:
         for reader in self._readers:
             reader.cancel()
         await asyncio.gather(*self._readers, return_exceptions=True)
-        self._count_tokens()
+        if self._counts:
+            self._count_tokens()
         for result in () if self.keeps else self.results:
             if result.session_id:
                 try:

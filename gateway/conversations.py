@@ -40,6 +40,12 @@ class ConversationRequest(Fields):
         return messages[0].content if messages else None
 
 
+class ConversationUpdate(Fields):
+    """A request for other metadata."""
+
+    metadata: Metadata | None = Field(None, description="takes the place of the conversation's metadata")
+
+
 @router.post("/v1/conversations")
 async def create_conversation(asked: ConversationRequest, caller: Caller) -> dict[str, Any]:
     """Begin a conversation, to which responses are added."""
@@ -52,6 +58,13 @@ async def create_conversation(asked: ConversationRequest, caller: Caller) -> dic
 async def get_conversation(conversation: str, caller: Caller) -> dict[str, Any]:
     """Describe a conversation."""
     return _description((await find_conversation(caller, conversation)).info)
+
+
+@router.post("/v1/conversations/{conversation}")
+async def update_conversation(asked: ConversationUpdate, conversation: str, caller: Caller) -> dict[str, Any]:
+    """Change a conversation's metadata."""
+    session = await find_conversation(caller, conversation)
+    return _description(await caller.update_session(session.session_id, asked.metadata or {}))
 
 
 @router.delete("/v1/conversations/{conversation}")

@@ -21,7 +21,7 @@ from gateway.chat_tools import (
     ToolSet,
 )
 from gateway.completions import CompletionRequest
-from gateway.conversations import ConversationRequest
+from gateway.conversations import ConversationRequest, ConversationUpdate
 from gateway.fields import AnswerFields, Fields, StreamOptions, StructuredOutputs
 from gateway.responses.items import CallItem, CallOutputItem, InputPart, MessageItem, ReasoningItem
 from gateway.responses.request import ConversationName, ResponseRequest, ResponseStreamOptions
@@ -52,7 +52,7 @@ class Place:
     """The place of an object in a request: the request's path, the object's own path in it, and the
     body around the object."""
 
-    path: str
+    path: str | Callable[[GatewayProcess], str]
     prefix: str
     body: Callable[[Mapping[str, Any]], dict[str, Any]]
 
@@ -174,6 +174,7 @@ PLACES: dict[type[Fields], Place] = {
     ConversationName: Place(RESPONSES, "conversation.", lambda fields: _response({"conversation": fields})),
     ResponseStreamOptions: Place(RESPONSES, "stream_options.", lambda fields: _response({"stream_options": fields})),
     ConversationRequest: Place("/v1/conversations", "", dict),
+    ConversationUpdate: Place(lambda gateway: f"/v1/conversations/{_made('/v1/conversations', {})(gateway)}", "", dict),
     TokenizeRequest: Place("/tokenize", "", lambda fields: {"prompt": "Hi", **fields}),
     DetokenizeRequest: Place("/detokenize", "", lambda fields: {"tokens": [70], **fields}),
 }
@@ -357,6 +358,7 @@ EXAMPLES: dict[type[Fields], dict[str, Example]] = {
         "items": Example([{"role": "developer", "content": "Be brief."}], [_message({})]),
         "metadata": Example({"a": "b"}, {"a": 5}),
     },
+    ConversationUpdate: {"metadata": Example({"a": "b"}, {"a": 5})},
     TokenizeRequest: {
         "model": Example(MODEL, "other"),
         "prompt": Example("Hi", ["Hi"]),

@@ -135,4 +135,4 @@ async def _body(request: Request, caller: AsyncClient, kept: KeptResponse) -> di
 
 
 async def _watched(caller: AsyncClient, turn: TurnId) -> Answers:
-    return Answers(caller, [await caller.watch(*turn)], NAMES, keeps=True)
+    return Answers(caller, [await caller.watch(*turn)], NAMES, keeps=True, counts=False)

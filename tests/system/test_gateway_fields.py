@@ -43,7 +43,9 @@ def name_of(value: Any) -> str | None:
 
 
 def sent(gateway: GatewayProcess, model: type[Fields], fields: dict[str, Any]) -> Answer:
-    return gateway.send(PLACES[model].path, PLACES[model].body(fields))
+    place = PLACES[model]
+    path = place.path(gateway) if callable(place.path) else place.path
+    return gateway.send(path, place.body(fields))
 
 
 def test_each_object_of_each_request_and_each_of_its_fields_has_an_example() -> None:

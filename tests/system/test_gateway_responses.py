@@ -158,6 +158,8 @@ def test_a_conversation_has_its_inputs_and_answers(api: openai.OpenAI, grpc_clie
     assert said[1].conversation.id == conversation.id
     assert said[1].usage.input_tokens_details.cached_tokens > 0
     assert api.conversations.retrieve(conversation.id).metadata == {"title": "paths"}
+    assert api.conversations.update(conversation.id, metadata={"title": "os"}).metadata == {"title": "os"}
+    assert api.conversations.retrieve(conversation.id).metadata == {"title": "os"}
     items: Any = list(api.conversations.items.list(conversation.id, order="asc", limit=2))
     assert [item.role for item in items] == ["system", "user", "assistant", "user", "assistant"]
     assert [item.content[0].text for item in items] == ["Be brief.", QUESTION, expected[0], NEXT, expected[1]]

@@ -12,7 +12,7 @@ from gateway.chat_completions import ChatRequest
 from gateway.chat_messages import ChatMessage
 from gateway.chat_tools import FunctionDefinition
 from gateway.completions import CompletionRequest
-from gateway.conversations import ConversationRequest
+from gateway.conversations import ConversationRequest, ConversationUpdate
 from gateway.fields import Fields
 from gateway.responses.items import CallItem, CallOutputItem, MessageItem, ReasoningItem
 from gateway.responses.request import ResponseRequest
@@ -39,6 +39,7 @@ _REQUESTS: tuple[tuple[str, type[Fields]], ...] = (
     ("The output of a call in an input", CallOutputItem),
     ("Reasoning in an input", ReasoningItem),
     ("POST /v1/conversations", ConversationRequest),
+    ("POST /v1/conversations/{conversation}", ConversationUpdate),
     ("POST /tokenize", TokenizeRequest),
     ("POST /detokenize", DetokenizeRequest),
 )
