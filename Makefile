@@ -48,17 +48,6 @@ test: unit ## run this before a commit: unit, contract and engine tests, and one
 test-all: test ## run every test, with the proof
 	$(PYTEST) --ignore tests/unit -m "not essential"
 
-# Each family of packages has an environment of its own, at the versions of its list.
-SNIPPETS = $(patsubst tests/snippets/%.txt,build/snippets/%/ready,$(wildcard tests/snippets/*.txt))
-build/snippets/%/ready: tests/snippets/%.txt | $(VENV)/dev
-	@echo "installing $*: a minute"
-	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install --disable-pip-version-check --quiet --requirement $<
-	@touch $@
-
-suite-snippets: $(VENV)/dev $(SNIPPETS) ## run the programs of docs/guides/clients.md, LangChain's and LlamaIndex's too
-	$(BIN)/python -m pytest tests/system/test_openai_libraries.py
-
 gpu: $(VENV)/dev ## run the tests and the proof that need a CUDA device
 	TRITON_INTERPRET=0 $(BIN)/python -m pytest tests/gpu
 	$(BIN)/python -m proving --backend cuda --prompts $(PROMPTS)
@@ -118,6 +107,10 @@ faults: $(VENV)/dev ## plant faults in a copy of the code, one at a time, and li
 suite-schemathesis: $(VENV)/dev $(VENV)/schemathesis/ready ## try the gateway with Schemathesis: SUITE_SECONDS=60
 	$(BIN)/python -m suites.openapi --seconds $(SUITE_SECONDS)
 
+LIBRARIES = $(VENV)/langchain/ready $(VENV)/llamaindex/ready
+suite-snippets: $(VENV)/dev $(LIBRARIES) ## run the programs of docs/guides/clients.md, LangChain's and LlamaIndex's too
+	$(BIN)/python -m pytest tests/system/test_openai_libraries.py
+
 protos: $(VENV)/dev ## generate the Python stubs again
 	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python tools/generate_stubs.py
 
@@ -156,6 +149,12 @@ $(VENV)/schemathesis/ready: $(VENV)/bin/python suites/requirements/schemathesis.
 	@echo "installing Schemathesis: half a minute"
 	$(BIN)/python -m venv $(VENV)/schemathesis
 	$(VENV)/schemathesis/bin/python -m pip install --disable-pip-version-check --quiet --requirement suites/requirements/schemathesis.txt
+	@touch $@
+
+$(LIBRARIES): $(VENV)/%/ready: $(VENV)/bin/python suites/requirements/%.txt
+	@echo "installing $*: a minute"
+	$(BIN)/python -m venv $(@D)
+	$(@D)/bin/python -m pip install --disable-pip-version-check --quiet --requirement suites/requirements/$*.txt
 	@touch $@
 
 $(VENV)/docs/ready: $(VENV)/bin/python docs/requirements.txt

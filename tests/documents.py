@@ -55,8 +55,8 @@ def shown_blocks(*languages: str) -> list[Block]:
 
 
 def suite_of(block: Block) -> str | None:
-    """Return the environment below build/snippets that a Python block needs, None if `.venv` has
-    all that it imports."""
+    """Return the environment below .venv that a Python block needs, None if `.venv` itself has all
+    that it imports."""
     return next((suite for name, suite in SUITES.items() if f"from {name}" in block.code), None)
 
 

@@ -116,7 +116,7 @@ def test_a_program_of_the_guide_prints_grpcs_text(
         assert node_packages.run(["node", str(program)], environment).strip() == answer.strip()
         return
     suite = suite_of(block)
-    python = Path(sys.executable) if suite is None else ROOT / "build" / "snippets" / suite / "bin" / "python"
+    python = Path(sys.executable) if suite is None else ROOT / ".venv" / suite / "bin" / "python"
     if not python.exists():
         pytest.skip(f"{suite} is not installed: make suite-snippets installs it and runs this")
     program = tmp_path / "program.py"
