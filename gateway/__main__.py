@@ -8,11 +8,12 @@ require("gateway", "gateway")  # before anything imports what it brings
 
 from gateway.serving import serve
 from gateway.settings import GatewaySettings
+from slipstream.given_settings import read_settings
 
 
 def main() -> None:
     """Read the settings and serve until signalled."""
-    serve(GatewaySettings())
+    serve(read_settings(GatewaySettings, "gateway"))
 
 
 if __name__ == "__main__":

@@ -13,12 +13,13 @@ pause_collection()
 from orchestrator.processes.process import run_process
 from orchestrator.processes.settings import OrchestratorSettings
 from orchestrator.processes.supervisor import supervise
+from slipstream.given_settings import read_settings
 
 
 def main() -> None:
     """Read the settings and serve until signalled, in this process or in several."""
     resume_collection()
-    settings = OrchestratorSettings()
+    settings = read_settings(OrchestratorSettings, "orchestrator")
     if settings.process_count == 1:
         run_process(settings)
     else:

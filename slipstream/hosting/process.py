@@ -18,13 +18,14 @@ from slipstream.engine.job import Job
 from slipstream.errors import SlipstreamError
 from slipstream.event_loop import run_in_loop
 from slipstream.garbage import freeze_live_objects, resume_collection
+from slipstream.given_settings import read_settings
 from slipstream.hosting.backends import backend_of
 from slipstream.hosting.item_service import ItemService
 from slipstream.hosting.loading_gate import RefusesWhileLoading
 from slipstream.hosting.metrics import readings
 from slipstream.hosting.model_service import ModelService
 from slipstream.hosting.service_telemetry import ServiceTelemetry
-from slipstream.hosting.settings import ModelServiceSettings, read_settings
+from slipstream.hosting.settings import ModelServiceSettings
 from slipstream.hosting.tokenizer_files import (
     TokenizerFiles,
     embedded_directory,

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
-from typing import Literal, TypeVar
+from typing import Literal
 
-from pydantic import Field, ValidationError
-from pydantic_core import ErrorDetails
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
 
 from slipstream.agreed import MAX_DRAFT_LENGTH
 from slipstream.engine.checkpoint import Trust
@@ -140,22 +138,3 @@ class ModelServiceSettings(StructureSettings, ListenSettings):
             self.max_lease_seconds,
             grace_seconds=self.peer_grace_seconds,
         )
-
-
-SettingsT = TypeVar("SettingsT", bound=BaseSettings)
-
-
-def read_settings(kind: type[SettingsT], service_name: str) -> SettingsT:
-    """Return the settings of flags and environment variables. Exits with one readable line if a
-    value is wrong."""
-    try:
-        return kind()
-    except ValidationError as error:
-        sys.exit(f"{service_name}: {'; '.join(map(_sentence, error.errors()))}")
-
-
-def _sentence(fault: ErrorDetails) -> str:
-    flag = "--" + ".".join(map(str, fault["loc"])).replace("_", "-")
-    if fault["type"] == "missing":
-        return f"{flag} is needed; --help explains it"
-    return f"{flag} {fault['msg'].removeprefix('Input ')}, but is {fault['input']!r}"
