@@ -195,7 +195,7 @@ def test_an_answer_without_hints_has_the_same_words(page: Page, grpc_client: Cli
     wait_for_turns(page, 1)
     before = len(list(grpc_client.list_sessions()))
     page.get_by_role("button", name="Race it without hints").click()
-    expect(page.locator(".verdict.good")).to_contain_text("the same", timeout=30_000)
+    expect(page.locator(".verdict.good")).to_contain_text("The same", timeout=30_000)
     expect(page.get_by_text("off: measured").first).to_be_attached()
     assert len(list(grpc_client.list_sessions())) == before  # the comparison's session is deleted
 

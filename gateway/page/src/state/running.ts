@@ -6,6 +6,7 @@ import type { TurnEvent } from "../api/contract";
 import { HttpError } from "../api/http";
 import * as api from "../api/sessions";
 import { applyEvent, type Turn } from "./turn";
+import { pause } from "./waiting";
 
 export type TurnCell = Signal<Turn>;
 
@@ -69,8 +70,4 @@ function shower(cell: TurnCell, turn: Turn): { (): void; now(): void } {
     timer ??= window.setTimeout(now, FRAME_MS);
   };
   return Object.assign(show, { now });
-}
-
-export function pause(milliseconds: number): Promise<void> {
-  return new Promise((resolve) => setTimeout(resolve, milliseconds));
 }

@@ -5,6 +5,9 @@ import { computed, signal } from "@preact/signals";
 import type { ServerInfo, Session } from "../api/contract";
 import { HttpError } from "../api/http";
 import * as api from "../api/sessions";
+import { pause } from "./waiting";
+
+const RETRY_MS = 2000;
 
 export const server = signal<ServerInfo | null>(null);
 export const sessions = signal<Session[]>([]);
@@ -64,13 +67,22 @@ export function report(error: unknown): void {
   else problem.value = error instanceof Error ? error.message : String(error);
 }
 
+/** Learn about the server and its sessions. While it cannot be reached, it is asked again. */
 export async function refresh(): Promise<void> {
-  await attempt(async () => {
-    const [info, listed] = await Promise.all([api.serverInfo(), api.listSessions()]);
-    server.value = info;
-    sessions.value = listed;
-    needsToken.value = false;
-  });
+  for (;;) {
+    try {
+      const [info, listed] = await Promise.all([api.serverInfo(), api.listSessions()]);
+      server.value = info;
+      sessions.value = listed;
+      needsToken.value = false;
+      problem.value = "";
+      return;
+    } catch (error) {
+      report(error);
+      if (!(error instanceof HttpError && error.isLoss)) return;
+    }
+    await pause(RETRY_MS);
+  }
 }
 
 export async function refreshSessions(): Promise<void> {

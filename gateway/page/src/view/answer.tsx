@@ -7,7 +7,7 @@ import { isPlain, type Turn } from "../state/turn";
 import { Markdown } from "../text/markdown";
 import { copyText } from "./copying";
 import { Icon } from "./icons";
-import { rate } from "./numbers";
+import { Race } from "./race";
 import { Tokens } from "./tokens";
 
 /** A message and its answer. */
@@ -33,6 +33,7 @@ export function Answer({ cell, isLast }: { cell: TurnCell; isLast: boolean }) {
         )}
         <Ending turn={turn} />
         {turn.state === "ended" && <Actions cell={cell} isLast={isLast} />}
+        <Race turn={turn} />
       </div>
     </article>
   );
@@ -76,28 +77,6 @@ function Actions({ cell, isLast }: { cell: TurnCell; isLast: boolean }) {
           <Icon name="race" /> Race it without hints
         </button>
       )}
-      <Verdict turn={turn} />
     </div>
-  );
-}
-
-/** What a comparison with speculation off has shown. */
-function Verdict({ turn }: { turn: Turn }) {
-  const comparison = turn.comparison;
-  if (comparison === null) return null;
-  if (comparison.running) {
-    return (
-      <span class="verdict" role="status">
-        without hints: {comparison.tokenCount} of {turn.generatedCount} tokens
-      </span>
-    );
-  }
-  if (comparison.problem !== "") return <span class="verdict bad">{comparison.problem}</span>;
-  return (
-    <span class={`verdict ${comparison.same ? "good" : "bad"}`} role="status">
-      <Icon name={comparison.same ? "check" : "close"} />
-      {comparison.same ? `the same ${turn.generatedCount} tokens without hints` : "the text differs: please report this"}
-      {comparison.rate !== null && `, at ${rate(comparison.rate)} tokens/s`}
-    </span>
   );
 }

@@ -1,8 +1,8 @@
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 
-import { isRunning, openNew, stop, turns } from "../state/chat";
-import { server } from "../state/server";
+import { isRunning, openNew, sessionId, stop, turns } from "../state/chat";
+import { conversationWith, server } from "../state/server";
 import { Composer } from "./composer";
 import { ConversationView } from "./conversation";
 import { Icon } from "./icons";
@@ -24,6 +24,10 @@ export function App() {
     addEventListener("keydown", onKey);
     return () => removeEventListener("keydown", onKey);
   }, []);
+  const title = conversationWith(sessionId.value)?.title;
+  useEffect(() => {
+    document.title = title === undefined ? "Slipstream" : `${title} · Slipstream`;
+  }, [title]);
   return (
     <div class={`frame ${listIsOpen.value ? "list-open" : ""}`}>
       <a class="skip" href="#message" onClick={skipToMessage}>

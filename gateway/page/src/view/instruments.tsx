@@ -1,7 +1,7 @@
 import { lastTurn, trace, turns } from "../state/chat";
 import { isPlain, rateOf, stepCount, type Turn } from "../state/turn";
 import { Acceptance } from "./acceptance";
-import { rate } from "./numbers";
+import { factor, rate } from "./numbers";
 import { Waterfall } from "./waterfall";
 
 /** How the last answer came: its speed, what became of the hints, and its rounds. */
@@ -54,7 +54,7 @@ function Speed({ turn }: { turn: Turn }) {
     <section class="speed" aria-label="Speed">
       <p class="big">
         <b>{now === null ? "–" : rate(now)}</b> <span>tokens/s</span>
-        {now !== null && off !== null && !off.isEstimate && <span class="factor">{(now / off.rate).toFixed(1)}×</span>}
+        {now !== null && off !== null && !off.isEstimate && <span class="factor">{factor(now / off.rate)}</span>}
       </p>
       <Lane name={plain ? "off" : "hints"} value={now} most={most} kind="with" />
       {off && <Lane name="off" value={off.rate} most={most} kind={off.isEstimate ? "estimate" : "off"} />}

@@ -4,6 +4,10 @@ export function rate(tokensPerSecond: number): string {
   return tokensPerSecond >= 100 ? String(Math.round(tokensPerSecond)) : tokensPerSecond.toFixed(1);
 }
 
+export function factor(ratio: number): string {
+  return `${ratio.toFixed(1)}×`;
+}
+
 export function percent(share: number): string {
   if (share > 0 && share < 0.0005) return "< 0.1 %";
   return `${(share * 100).toFixed(share < 0.0995 || (share > 0.995 && share < 0.9995) ? 1 : 0)} %`;

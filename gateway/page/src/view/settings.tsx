@@ -23,7 +23,7 @@ export function SettingsDialog({ isOpen }: { isOpen: Signal<boolean> }) {
       <form method="dialog">
         <h2 id="settings-title">Settings</h2>
         {isOpen.value && <Fields key={resets.value} />}
-        <div class="buttons">
+        <div class="buttons stays">
           <button type="button" class="plain" onClick={reset}>
             Reset
           </button>
@@ -41,12 +41,12 @@ function Fields() {
   const chosen = settings.value;
   return (
     <>
-      <fieldset>
+      <fieldset class="numbers">
         <legend>How words are chosen</legend>
         <NumberField label="Temperature" name="temperature" hint="0 always takes the likeliest word" max={5} step={0.1} standard={defaults?.temperature ?? 0} set={set} />
         <NumberField label="Top p" name="topP" hint="keep the likeliest words up to this share" max={1} step={0.05} standard={defaults?.topP ?? 1} set={set} />
         <NumberField label="Most tokens" name="maxTokens" hint="of an answer" min={1} step={1} standard={info?.defaultMaxTokenCount ?? 512} set={set} />
-        <label class="field">
+        <label class="field tall">
           <span>Seed</span>
           <input
             inputMode="numeric"
@@ -82,7 +82,7 @@ function Fields() {
         <legend>New chats</legend>
         <label class="field tall">
           <span>System prompt</span>
-          <textarea rows={3} defaultValue={chosen.system} onInput={(event) => set({ system: event.currentTarget.value })} />
+          <textarea rows={2} defaultValue={chosen.system} onInput={(event) => set({ system: event.currentTarget.value })} />
           <small>for chats that you begin from now on</small>
         </label>
       </fieldset>
@@ -107,7 +107,7 @@ interface NumberFieldProperties {
 
 function NumberField({ label, name, hint, min = 0, max, step, standard, set }: NumberFieldProperties) {
   return (
-    <label class="field">
+    <label class="field tall">
       <span>{label}</span>
       <input
         type="number"

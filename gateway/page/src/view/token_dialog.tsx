@@ -19,7 +19,7 @@ export function TokenDialog() {
     void refresh().then(followAddress);
   };
   return (
-    <dialog ref={dialog} class="dialog" aria-labelledby="token-title">
+    <dialog ref={dialog} class="dialog" aria-labelledby="token-title" onClose={() => (needsToken.value = false)}>
       <form onSubmit={submit}>
         <h2 id="token-title">This server asks for a token</h2>
         <p>
