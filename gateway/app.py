@@ -51,7 +51,9 @@ def create_app(settings: GatewaySettings) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with AsyncClient(settings.orchestrator, credentials=credentials) as client:
-            app.state.gateway = Gateway(client, settings.model_name, settings.reading())
+            app.state.gateway = Gateway(
+                client, settings.model_name, settings.reasoning_parser, settings.tool_call_parser
+            )
             yield
             await app.state.gateway.finish()
 

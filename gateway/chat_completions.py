@@ -225,18 +225,19 @@ class ChatForm:
 async def create_chat_completion(asked: ChatRequest, request: Request, caller: Caller) -> Response:
     """Answer a conversation."""
     gateway = gateway_of(request)
-    tools = asked.tool_use()
-    structure = asked.structure(tools.structure(gateway.reading.tool_format))
-    reading = gateway.reading.of(tools, structure)
+    asked.check()
+    tools, messages = asked.tool_use(), conversation_of(asked.messages)
+    model = await gateway.model(caller)
+    model.check_name(asked.model)
+    reading = await gateway.reading(caller, model, has_tools=bool(tools.offered))
+    structure = asked.structure(tools.structure(reading.tool_format))
+    reading = reading.of(tools, structure)
     settings = asked.settings(
         token_origins=reading.needs_origins,
         max_token_count=asked.max_completion_tokens or asked.max_tokens,
         structure=structure,
         top_logprob_count=(asked.top_logprobs or 0) if asked.logprobs else None,
     )
-    messages = conversation_of(asked.messages)
-    model = await gateway.model(caller)
-    model.check_name(asked.model)
     reply = await caller.answer(
         messages,
         settings,

@@ -77,11 +77,12 @@ async def delete_conversation(conversation: str, caller: Caller) -> dict[str, An
 @router.get("/v1/conversations/{conversation}/items", dependencies=[known_query(*PAGE_QUERY)])
 async def list_items(conversation: str, request: Request, caller: Caller, options: PageOptions) -> Page:
     """List a conversation's inputs and answers, as far as they have ended."""
-    session = await find_conversation(caller, conversation)
+    session, gateway = await find_conversation(caller, conversation), gateway_of(request)
+    reading = await gateway.reading(caller, await gateway.model(caller), has_tools=True)
     kept = await caller.export_session(session.session_id)
     items = input_items([Message("system", kept["system"])], TurnId(session.session_id, 0)) if "system" in kept else []
     for turn in kept["turns"]:
-        items += _items_of(TurnId(session.session_id, turn["turn"]), turn, gateway_of(request).reading)
+        items += _items_of(TurnId(session.session_id, turn["turn"]), turn, reading)
     return page_of(items, options)
 
 

@@ -14,7 +14,9 @@ from fastapi import Depends, Request
 
 from gateway.errors import ApiError
 from gateway.exchange import current
-from gateway.reading import Reading
+from gateway.reading import Reading, ReasoningParser
+from gateway.tool_formats import TOOL_FORMATS, ToolCallParser
+from gateway.tool_formats.of_template import parser_of_template
 from slipstream.client import AsyncClient
 
 log = logging.getLogger(__name__)
@@ -56,10 +58,19 @@ def fingerprint_of(weights: str, sampling_version: int) -> str:
 class Gateway:
     """The state of the application."""
 
-    def __init__(self, client: AsyncClient, model_name: str, reading: Reading) -> None:
-        """``reading`` is how answers to chats are read, as the settings say."""
-        self.reading = reading
+    def __init__(
+        self,
+        client: AsyncClient,
+        model_name: str = "",
+        reasoning_parser: ReasoningParser = "off",
+        tool_call_parser: ToolCallParser = "auto",
+    ) -> None:
+        """Serve by a client. The rest is as in the settings."""
         self._client = client
+        self._reasoning_parser = reasoning_parser
+        self._tool_call_parser = tool_call_parser
+        self._parsers: dict[str, str] = {}
+        """Formats of calls that chat templates have told, by the model's fingerprint."""
         self._model_name = model_name
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -88,6 +99,16 @@ class Gateway:
         name = self._model_name or target.name.rstrip("/").rpartition("/")[2]
         defaults = target.sampling_defaults
         return Model(name, target.context_length, fingerprint, defaults.temperature, defaults.top_p)
+
+    async def reading(self, caller: AsyncClient, model: Model, *, has_tools: bool) -> Reading:
+        """Return how answers to chats are read. PeerError if the orchestrator does not tell how the
+        model writes calls, which is asked if there are tools."""
+        parser: str = self._tool_call_parser if has_tools else "off"
+        if parser == "auto":
+            if model.fingerprint not in self._parsers:
+                self._parsers[model.fingerprint] = await parser_of_template(caller)
+            parser = self._parsers[model.fingerprint]
+        return Reading(self._reasoning_parser, TOOL_FORMATS.get(parser))
 
     def run_later(self, work: Coroutine[Any, Any, None]) -> None:
         """Run work that no caller waits for. It must not raise."""

@@ -8,8 +8,8 @@ import grpc
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from gateway.reading import Reading, ReasoningParser
-from gateway.tool_formats import TOOL_FORMATS, ToolCallParser
+from gateway.reading import ReasoningParser
+from gateway.tool_formats import ToolCallParser
 from slipstream.transport.addresses import PlaintextError, stays_here
 from slipstream.transport.certificates import TlsFiles, channel_credentials
 from slipstream.transport.reloading import FileError
@@ -42,9 +42,9 @@ class GatewaySettings(BaseSettings):
         "name",
     )
     tool_call_parser: ToolCallParser = Field(
-        "hermes",
-        description="format in which the model writes calls of tools: that of Hermes and Qwen, or that of Llama 3. off: calls "
-        "stay in the text",
+        "auto",
+        description="format in which the model writes calls of tools: that of Hermes and Qwen, or that of Llama 3. auto: the "
+        "one of its chat template, or else hermes. off: calls stay in the text",
     )
     reasoning_parser: ReasoningParser = Field(
         "off",
@@ -83,10 +83,6 @@ class GatewaySettings(BaseSettings):
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         "INFO", description="least severe log lines that are written. INFO has a line for each request"
     )
-
-    def reading(self) -> Reading:
-        """Return how answers to chats are read."""
-        return Reading(self.reasoning_parser, TOOL_FORMATS.get(self.tool_call_parser))
 
     def tls_files(self) -> TlsFiles:
         """Return the files of the gateway's own certificate. FileError if one is missing or wrong,

@@ -14,6 +14,8 @@ from slipstream.client import Structure, Tool
 
 _ANNOTATIONS = {"title", "description", "default", "examples", "$comment", "deprecated", "readOnly", "writeOnly"}
 """Keywords of JSON Schema that allow and refuse nothing."""
+_MAX_FORCED_CHARACTERS = 2**20
+"""Most characters of the schemas of which one is enforced. Each key takes the gateway's time."""
 _BY_NAME = {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
 """Keywords whose value has schemas by names."""
 _DATA = {"const", "enum"}
@@ -58,6 +60,11 @@ class ToolUse:
         if tool_format is None:
             message = "tool_choice must be none or auto: this server has no format of calls (--tool-call-parser off)"
             raise ApiError(400, message, param="tool_choice")
+        if sum(len(json.dumps(tool.parameters)) for tool in self.forced) > _MAX_FORCED_CHARACTERS:
+            message = (
+                f"tools must have at most {_MAX_FORCED_CHARACTERS:,} characters of parameters if a call is required"
+            )
+            raise ApiError(400, message, param="tools")
         functions = [Function(tool.name, _arguments_schema(tool)) for tool in self.forced]
         return Structure(grammar=tool_format.grammar(functions, parallel=self.parallel))
 

@@ -29,13 +29,15 @@ router = APIRouter()
 async def create_response(asked: ResponseRequest, request: Request, caller: Caller) -> Response:
     """Answer an input, and keep the response."""
     gateway, tools = gateway_of(request), asked.tool_use()
-    settings, note, names = asked.turn_settings(gateway.reading.tool_format), asked.note(), field_names(asked)
+    note, names = asked.note(), field_names(asked)
     model = await gateway.model(caller)
     model.check_name(asked.model)
+    reading = await gateway.reading(caller, model, has_tools=bool(tools.offered))
+    settings = asked.turn_settings(reading.tool_format)
     reply = await begin(caller, asked, settings, note, names)
     form = ResponseForm(
         AskedResponse(note, asked.told_settings(), asked.instructions or None, told_tools(tools), model),
-        gateway.reading.of(tools, settings.structure),
+        reading.of(tools, settings.structure),
     )
     # A refused message leaves a session without a turn, which goes unless it is a conversation.
     answers = Answers(caller, [reply], names, keeps=note.in_conversation)
@@ -83,10 +85,7 @@ async def get_response(
     kept = await kept_response(caller, response_id)
     if not stream:
         return JSONResponse(await _body(request, caller, kept))
-    asked = kept.asked(await gateway_of(request).model(caller))
-    form = ResponseForm(
-        asked, kept.reading(gateway_of(request).reading), 0 if starting_after is None else starting_after + 1
-    )
+    form = await _form(request, caller, kept, 0 if starting_after is None else starting_after + 1)
     return await respond(request, await _watched(caller, kept.turn), form, stream=True)
 
 
@@ -119,10 +118,10 @@ async def list_input_items(response_id: str, caller: Caller, options: PageOption
 
 async def _body(request: Request, caller: AsyncClient, kept: KeptResponse) -> dict[str, Any]:
     """Return a response as it is now."""
-    asked = kept.asked(await gateway_of(request).model(caller))
+    form = await _form(request, caller, kept)
     if kept.is_running:
-        return asked.running(kept.turn)
-    form, answers = ResponseForm(asked, kept.reading(gateway_of(request).reading)), await _watched(caller, kept.turn)
+        return form.asked.running(kept.turn)
+    answers = await _watched(caller, kept.turn)
     try:
         await unless_left(request, answers.complete())
     except ApiError as error:
@@ -132,6 +131,14 @@ async def _body(request: Request, caller: AsyncClient, kept: KeptResponse) -> di
     finally:
         gateway_of(request).run_later(answers.end())
     return form.whole(answers.results)
+
+
+async def _form(request: Request, caller: AsyncClient, kept: KeptResponse, first_event: int = 0) -> ResponseForm:
+    """Return the form of a response that is kept."""
+    gateway = gateway_of(request)
+    model = await gateway.model(caller)
+    reading = await gateway.reading(caller, model, has_tools=bool(kept.tools))
+    return ResponseForm(kept.asked(model), kept.reading(reading), first_event)
 
 
 async def _watched(caller: AsyncClient, turn: TurnId) -> Answers:

@@ -27,7 +27,7 @@ class FunctionTool(Fields):
     }
 
     type: Literal["function"]
-    name: FunctionName = Field(description="letters, digits, `_`, `-` and `.`, at most 128")
+    name: FunctionName = Field(description="letters, digits, `_`, `-` and `.`, at most 64")
     description: Text | None = Field(None, description="what it does, for the model")
     parameters: dict[str, Any] | None = Field(None, description="the JSON Schema of an object; none: no arguments")
     strict: bool | None = Field(

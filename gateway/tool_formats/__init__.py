@@ -10,5 +10,5 @@ from gateway.tool_formats.format import ToolFormat
 from gateway.tool_formats.hermes import HermesFormat
 from gateway.tool_formats.llama3 import Llama3Format
 
-ToolCallParser = Literal["hermes", "llama3_json", "off"]
+ToolCallParser = Literal["auto", "hermes", "llama3_json", "off"]
 TOOL_FORMATS: Mapping[str, ToolFormat] = {"hermes": HermesFormat(), "llama3_json": Llama3Format()}

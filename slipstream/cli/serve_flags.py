@@ -60,7 +60,7 @@ OURS = (
     ),
     Flag(
         "--tool-call-parser",
-        "format in which the model writes calls of tools: hermes, llama3_json or off; default: hermes",
+        "format in which the model writes calls of tools: hermes, llama3_json or off; by default as its chat template does",
         "NAME",
         group=_MODELS,
         settings={"gateway": "tool-call-parser"},

@@ -207,6 +207,11 @@ def function(parameters: Any, name: str = "f") -> dict[str, Any]:
 
 
 UNENFORCEABLE = {"type": "object", "properties": {"a": {"type": "array", "minContains": 3}}}
+COSTLY = {
+    "properties": {"a": {"allOf": [{"type": "integer", "multipleOf": each} for each in (4999, 4993)]}},
+    "required": ["a"],
+}
+"""A small schema that takes more time or memory than a structure may."""
 NESTED = '{"items": ' * 3000 + "{}" + "}" * 3000
 
 
@@ -223,6 +228,7 @@ NESTED = '{"items": ' * 3000 + "{}" + "}" * 3000
             "tools[1].function.parameters",
         ),
         ({"tools": [function({"type": "string"})], "tool_choice": "required"}, "tools[0].function.parameters"),
+        ({"tools": [function(COSTLY)], "tool_choice": "required"}, "tools[0].function.parameters"),
         ({"tools": [function({"const": "\ud800"})]}, "tools[0].function.parameters"),
         ({"tools": [function({"a": "\ud800"})], "tool_choice": "required"}, "tools[0].function.parameters"),
         ({"tools": [function([])]}, "tools[0].function.parameters"),

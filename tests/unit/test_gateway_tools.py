@@ -3,9 +3,11 @@ back."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
+import jinja2
 import numpy as np
 import pytest
 
@@ -13,7 +15,11 @@ from gateway.chat_completions import ChatRequest
 from gateway.errors import ApiError
 from gateway.parts import collected
 from gateway.tool_formats import TOOL_FORMATS
+from gateway.tool_formats.of_template import parser_of_template
 from gateway.tools import ToolUse
+from slipstream.client import Message, PeerError, TemplateOptions
+from slipstream.client.results import Tokens
+from slipstream.errors import Code
 from slipstream.sampling.structure import Structure, StructureKind
 from slipstream.sampling.structure_compiler import StructureCompiler
 from tests.chat_templates import byte_tokenizer
@@ -114,9 +120,61 @@ def test_what_limits_nothing_is_left_out_of_the_schema() -> None:
     }
 
 
+def test_tools_that_are_too_large_to_enforce_are_refused_before_they_are_looked_at() -> None:
+    large = tool("f", {"type": "object", "description": "x" * 2**20})
+    assert use_of(large, tool_choice="auto").structure(TOOL_FORMATS["hermes"]) is None
+    with pytest.raises(ApiError) as caught:
+        use_of(large).structure(TOOL_FORMATS["hermes"])
+    assert caught.value.param == "tools"
+
+
 def test_a_server_without_a_format_enforces_no_call() -> None:
     with pytest.raises(ApiError) as caught:
         use_of(tool("f")).structure(None)
     assert caught.value.param == "tool_choice"
     assert use_of(tool("f"), tool_choice="auto").structure(None) is None
     assert use_of(tool("f"), tool_choice="none") == ToolUse()
+
+
+class TemplateClient:
+    """A caller's client to a model whose chat template makes a text of any conversation."""
+
+    def __init__(self, template: str, error: PeerError | None = None) -> None:
+        self._template = template
+        self._error = error
+
+    async def tokenize(self, messages: list[Message], *, template_options: TemplateOptions) -> Tokens:
+        """Return tokens: bytes of the text."""
+        if self._error is not None:
+            raise self._error
+        text = jinja2.Template(self._template).render(call=messages[1].tool_calls[0], tools=template_options.tools)
+        return Tokens(tuple(text.encode()), 1000)
+
+    async def detokenize(self, token_ids: tuple[int, ...]) -> str:
+        """Return the text of tokens."""
+        return bytes(token_ids).decode()
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ('<tool_call>\n{"name": "{{ call.name }}", "arguments": {{ call.arguments }}}\n</tool_call>', "hermes"),
+        ('{"name": "{{ call.name }}", "parameters": {{ call.arguments }}}', "llama3_json"),
+        ('{"name":"{{ call.name }}","parameters":{{ call.arguments }}}', "llama3_json"),
+        ('{"parameters": {}, "name": "{{ tools[0].name }}"}', "hermes"),
+        ("[TOOL_CALLS]", "hermes"),
+    ],
+)
+def test_the_format_is_the_one_in_which_the_chat_template_writes_a_call(template: str, expected: str) -> None:
+    client: Any = TemplateClient(template)
+    assert asyncio.run(parser_of_template(client)) == expected
+
+
+def test_a_template_that_takes_no_tools_tells_no_format() -> None:
+    client: Any = TemplateClient(
+        "", PeerError(Code.INVALID_ARGUMENT, "INVALID_FIELDS", "the template does not read tools")
+    )
+    assert asyncio.run(parser_of_template(client)) == "hermes"
+    lost: Any = TemplateClient("", PeerError(Code.UNAVAILABLE, "NOT_READY", "lost"))
+    with pytest.raises(PeerError):
+        asyncio.run(parser_of_template(lost))
