@@ -45,6 +45,8 @@ class Flag:
     """Setting that takes its value unchanged, by service."""
     harmless: tuple[str, ...] = ()
     """Values of a refused flag that ask for nothing."""
+    short: str | None = None
+    """Another name, such as ``-tp``."""
 
     @property
     def keyword(self) -> str:
@@ -55,6 +57,7 @@ class Flag:
         """Return the parameter of a typer command that takes it. ``--help`` lists only ours."""
         option = typer.Option(
             self.name,
+            *([self.short] if self.short else []),
             help=self.says,
             metavar=self.takes or None,
             hidden=self.fate is not Fate.OURS,

@@ -1,12 +1,13 @@
-"""Every flag that ``slipstream serve`` knows: our own, and those of ``vllm serve``.
+"""Every flag that ``slipstream serve`` knows: those that have an effect, and vLLM's others.
 
-``--help``, the reference page and the tests come from this table. A flag that is not here is
+``--help``, the reference page and the tests come from this table. A flag that is not in it is
 refused by its name.
 """
 
 from __future__ import annotations
 
-from slipstream.cli.flags import Fate, Flag
+from slipstream.cli.flags import Flag
+from slipstream.cli.vllm_flags import ACCEPTED, REFUSED
 
 _MODELS = "Models"
 _ADDRESSES = "Addresses"
@@ -155,94 +156,5 @@ OURS = (
     ),
 )
 """Flags that have an effect."""
-
-
-def _accepted(name: str, says: str, takes: str = "") -> Flag:
-    return Flag(name, says, takes, Fate.ACCEPTED)
-
-
-ACCEPTED = (
-    _accepted("--max-model-len", "a session has the model's own context; --kv-memory-mib limits the memory", "COUNT"),
-    _accepted("--gpu-memory-utilization", "--kv-memory-mib sets the memory of the KV cache", "FRACTION"),
-    _accepted("--enable-prefix-caching", "sessions always share the KV of equal prefixes"),
-    _accepted(
-        "--no-enable-prefix-caching", "sessions always share the KV of equal prefixes, and no text changes by it"
-    ),
-    _accepted("--enable-chunked-prefill", "prompts are always read in chunks"),
-    _accepted("--no-enable-chunked-prefill", "prompts are always read in chunks, and no text changes by it"),
-    _accepted("--enforce-eager", "captured graphs change the speed alone"),
-    _accepted("--enable-auto-tool-choice", "a chat with tools may call them, unless --tool-call-parser is off"),
-    _accepted("--swap-space", "KV pages stay on the model's device", "GIB"),
-    _accepted("--disable-log-requests", "prompts and answers are never logged"),
-    _accepted("--no-enable-log-requests", "prompts and answers are never logged"),
-    _accepted("--disable-log-stats", "slipstream top shows them only when it is asked"),
-    _accepted("--disable-uvicorn-access-log", "a line for each request goes to the gateway's log file alone"),
-)
-"""vLLM's flags that would change nothing here."""
-
-
-def _refused(name: str, says: str, takes: str = "TEXT", *, harmless: tuple[str, ...] = ()) -> Flag:
-    return Flag(name, says, takes, Fate.REFUSED, harmless=harmless)
-
-
-_OTHER_NODES = "start services on other nodes one by one (docs/guides/deploy.md)"
-
-REFUSED = (
-    _refused(
-        "--api-key",
-        "every user of this machine sees a command's arguments: give --access FILE, which slipstream token writes a line for",
-        "KEY",
-    ),
-    _refused(
-        "--seed",
-        "a seed of the server would make a text depend on the requests before it: give each request its seed",
-        "NUMBER",
-    ),
-    _refused(
-        "--quantization",
-        "quantised checkpoints are not served: give a quantised .gguf file as MODEL",
-        "METHOD",
-        harmless=("none", "gguf"),
-    ),
-    _refused("--tensor-parallel-size", "one device computes a model", "COUNT", harmless=("1",)),
-    _refused("--pipeline-parallel-size", "one device computes a model", "COUNT", harmless=("1",)),
-    _refused("--data-parallel-size", f"one verifier runs here: {_OTHER_NODES}", "COUNT", harmless=("1",)),
-    _refused("--distributed-executor-backend", f"one verifier runs here: {_OTHER_NODES}", "NAME"),
-    _refused("--cpu-offload-gb", "all weights stay on the model's device", "GIB", harmless=("0",)),
-    _refused("--kv-cache-dtype", "the KV cache has the type of --dtype", "TYPE", harmless=("auto",)),
-    _refused(
-        "--load-format",
-        "the model's files say their format: give a directory with safetensors, or a .gguf file",
-        "FORMAT",
-        harmless=("auto", "safetensors", "gguf"),
-    ),
-    _refused(
-        "--revision",
-        "a hub id means its main branch: give as MODEL the directory that slipstream pull REPO@REVISION prints",
-        "NAME",
-        harmless=("main",),
-    ),
-    _refused("--tokenizer", "the model's own tokenizer is used: put another one into its directory", "MODEL"),
-    _refused("--tokenizer-mode", "the model's own tokenizer is used", "MODE", harmless=("auto", "hf")),
-    _refused("--chat-template", "the model's own template is used: put another one into its directory", "FILE"),
-    _refused(
-        "--generation-config",
-        "defaults come from the model's generation_config.json: change the file, or set them in requests",
-        "PLACE",
-        harmless=("auto",),
-    ),
-    _refused("--override-generation-config", "set the parameters in each request", "JSON"),
-    _refused("--hf-token", "every user of this machine sees a command's arguments: put it into HF_TOKEN", "TOKEN"),
-    _refused("--enable-lora", "adapters are not served: merge them into the weights", ""),
-    _refused("--lora-modules", "adapters are not served: merge them into the weights", "NAME=PATH"),
-    _refused("--limit-mm-per-prompt", "only text is served", "JSON"),
-    _refused("--task", "only text is generated", "TASK", harmless=("auto", "generate")),
-    _refused("--runner", "only text is generated", "RUNNER", harmless=("auto", "generate")),
-    _refused("--root-path", "the API is at /v1: let a proxy in front of it change the paths", "PATH"),
-    _refused("--allowed-origins", "pages of other origins may not call the API: let a proxy allow them", "JSON"),
-    _refused("--ssl-ca-certs", "the HTTP API asks for no client certificates: use tokens (--access)", "FILE"),
-    _refused("--config", "give the flags themselves", "FILE"),
-)
-"""vLLM's flags that ask for what is not here."""
 
 FLAGS = (*OURS, *ACCEPTED, *REFUSED)

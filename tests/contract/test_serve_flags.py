@@ -19,7 +19,8 @@ from slipstream.cli.chosen_pair import ChosenPair, chosen_pair
 from slipstream.cli.flags import Fate, Flag
 from slipstream.cli.listen_addresses import metrics_addresses
 from slipstream.cli.local import free_address
-from slipstream.cli.serve_flags import ACCEPTED, FLAGS, OURS, REFUSED
+from slipstream.cli.serve_flags import FLAGS, OURS
+from slipstream.cli.vllm_flags import ACCEPTED, REFUSED
 from verifier_service.settings import VerifierSettings
 
 SETTINGS: dict[str, type[BaseSettings]] = {
@@ -97,6 +98,7 @@ def test_a_flag_that_nothing_knows_is_refused() -> None:
 def test_a_flag_may_have_underscores_as_in_vllm() -> None:
     ended = CliRunner().invoke(app, ["serve", "--tensor_parallel_size", "2"])
     assert "--tensor-parallel-size 2: one device computes a model" in ended.stderr
+    assert "--tensor-parallel-size 2: " in CliRunner().invoke(app, ["serve", "-tp", "2"]).stderr
 
 
 def test_a_services_words_are_told_with_our_flags() -> None:

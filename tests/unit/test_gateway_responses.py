@@ -71,7 +71,9 @@ def cut(text: str, sizes: Sequence[int]) -> list[Delta]:
     return deltas
 
 
-@pytest.mark.parametrize("sizes", [[1] * len(ANSWER), [7, 30, 2, 1, len(ANSWER)], [len(ANSWER)]], ids=["one", "some", "all"])
+@pytest.mark.parametrize(
+    "sizes", [[1] * len(ANSWER), [7, 30, 2, 1, len(ANSWER)], [len(ANSWER)]], ids=["one", "some", "all"]
+)
 async def test_events_do_not_depend_on_how_the_tokens_come(sizes: list[int]) -> None:
     ended = result_of(ANSWER, finish_reason="END_TOKEN", generated_token_count=len(ANSWER))
     expected = await events(cut(ANSWER, [1] * len(ANSWER)), ended, top_logprobs=0)

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from slipstream.cli.flags import Flag
-from slipstream.cli.serve_flags import ACCEPTED, OURS, REFUSED
+from slipstream.cli.serve_flags import OURS
+from slipstream.cli.vllm_flags import ACCEPTED, REFUSED
 from tools.reference.markdown import cell, generated, table
 
 _HEAD = """# Flags of slipstream serve
@@ -34,7 +35,7 @@ _SECTIONS = (
 
 def page() -> str:
     """Return the page."""
-    parts = [generated("slipstream/cli/serve_flags.py"), _HEAD]
+    parts = [generated("slipstream/cli/serve_flags.py and vllm_flags.py"), _HEAD]
     for title, text, meaning, flags in _SECTIONS:
         parts += [f"\n## {title}\n\n", text, table(["flag", "value", meaning], _rows(flags))]
     return "".join(parts)
@@ -47,4 +48,6 @@ def _rows(flags: Iterable[Flag]) -> Iterator[list[str]]:
             says += f". Default: `{flag.default}`"
         if flag.harmless:
             says += f". Accepted: {', '.join(f'`{value}`' for value in flag.harmless)}"
+        if flag.short:
+            says += f". Also `{flag.short}`"
         yield [f"`{flag.name}`", f"`{flag.takes}`" if flag.takes else "", cell(says)]
