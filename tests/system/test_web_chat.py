@@ -256,6 +256,31 @@ def test_a_lost_connection_is_made_again_and_no_token_comes_twice(
         page.context.close()
 
 
+def test_a_killed_orchestrator_only_makes_the_page_wait(browser: Browser, tmp_path: Path) -> None:
+    slow = PairSettings(
+        target="arithmetic:ends=0&forward_ms=5",
+        draft="",
+        store=str(tmp_path / "sessions.db"),
+        orchestrator_flags=["--session-lease-seconds", "5"],
+    )
+    with LocalServices(slow) as services, gateway_process(services.orchestrator_address) as gateway:
+        page = opened(browser, gateway)
+        choose(page, Most_tokens="300")
+        ask(page, "hello")
+        expect(page.locator("[data-token='3']")).to_be_attached()
+        orchestrator = services.services["orchestrator"].process
+        orchestrator.kill()
+        orchestrator.wait()
+        expect(page.get_by_text("The connection was lost.")).to_be_visible(timeout=30_000)
+        services.start_orchestrator().wait_until_healthy()
+        wait_for_turns(page, 1)
+        expect(page.get_by_role("heading", name="300 tokens in").first).to_be_attached()
+        with Client(services.orchestrator_address) as client:
+            (turn,) = client.export_session(session_id(page))["turns"]
+        assert len(turn["tokenIds"]) == 300
+        page.context.close()
+
+
 def test_tags_in_an_answer_are_text(page: Page) -> None:
     ask(page, QUESTION)
     wait_for_turns(page, 1)

@@ -1,6 +1,6 @@
 import { rateOf, type Turn } from "../state/turn";
 import { Icon } from "./icons";
-import { factor, rate } from "./numbers";
+import { factor, milliseconds, rate } from "./numbers";
 
 const SHOWN_SECONDS = 3;
 
@@ -46,13 +46,14 @@ function Lanes({ count, now, off }: { count: number; now: number; off: number })
       <span class="track">
         <i class="runs" style={{ animationDuration: `${(count / tokensPerSecond) * slow}s` }} />
       </span>
+      <span class="figure">{milliseconds(count / tokensPerSecond)}</span>
     </div>
   );
   return (
     <div aria-hidden="true">
       {lane("hints", "with", now)}
       {lane("off", "off", off)}
-      {slow > 1 && <p class="source">slow motion, {Math.round(slow)} times slower</p>}
+      {slow > 1 && <p class="source">shown {Math.round(slow)} times slower</p>}
     </div>
   );
 }
