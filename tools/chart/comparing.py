@@ -1,4 +1,4 @@
-"""What Helm renders of the chart, against what Kustomize renders."""
+"""The chart as Helm renders it, compared with what Kustomize renders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Kustomize renders of the base with some of the components."""
+"""Objects that Kustomize renders of the base with some of the components."""
 
 from __future__ import annotations
 
