@@ -18,6 +18,13 @@ def documented_reasons() -> dict[str, frozenset[str]]:
     }
 
 
+def call_reasons() -> frozenset[str]:
+    """Return the reasons that the methods' own comments name: those of calls, not of turns."""
+    proto = next(one for one in public_protos() if one.file.name.endswith("orchestrator.proto"))
+    (service,) = proto.file.service
+    return frozenset().union(*(errors_of(proto.comment(6, 0, 2, at)) for at in range(len(service.method))))
+
+
 def turn_reasons(response: str = "") -> frozenset[str]:
     """Return the reasons for which a turn fails, if the response has a turn's events; by default
     all."""

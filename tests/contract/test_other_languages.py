@@ -4,6 +4,7 @@ hold real sessions."""
 from __future__ import annotations
 
 import dataclasses
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from slipstream.cli.local import LocalServices
+from slipstream.reasons import Code, Reason
+from tests.documented_reasons import call_reasons, turn_reasons
 from tests.system.conftest import PAPER_PAIR
 
 ROOT = Path(__file__).parents[2]
@@ -81,6 +84,32 @@ def test_every_file_of_the_folder_compiles_with_nothing_beside_it(protos: Path, 
     assert any(name.startswith("google/rpc") for name in files)
     command = [sys.executable, "-m", "grpc_tools.protoc", "-I.", f"--descriptor_set_out={tmp_path / 'all'}"]
     check([*command, "--include_imports", *files], protos)
+
+
+@pytest.mark.parametrize("language", ["java", "csharp", "ruby", "php", "cpp"])
+def test_protoc_generates_code_for_other_languages(protos: Path, tmp_path: Path, language: str) -> None:
+    require("protoc", because="apt-get install protobuf-compiler")
+    out = tmp_path / language
+    out.mkdir()
+    files = sorted(str(path.relative_to(protos)) for path in protos.rglob("*.proto"))
+    by_namespace = ["--csharp_opt=base_namespace="] if language == "csharp" else []  # two files are status.proto
+    check(["protoc", "-I.", f"--{language}_out={out}", *by_namespace, *files], protos)
+    assert len([path for path in out.rglob("*") if path.is_file()]) >= len(files)
+
+
+def spans(text: str) -> set[str]:
+    """Return the reasons in code spans."""
+    return set(re.findall(r"`([A-Z]+(?:_[A-Z]+)+|OVERLOADED)`", text))
+
+
+def test_the_guide_names_each_reason_that_passes() -> None:
+    guide = (ROOT / "docs" / "guides" / "other-languages.md").read_text()
+    table, _, rest = guide.partition("| status | reasons |")[2].partition("\n\n")
+    passing = {str(reason) for reason in Reason if reason.code in (Code.UNAVAILABLE, Code.RESOURCE_EXHAUSTED)}
+    of_calls = call_reasons() & passing
+    assert {"NOT_READY", "OVERLOADED"} <= of_calls
+    assert spans(table) == of_calls | {"SESSION_BUSY"}  # it passes too, with the turn
+    assert spans(rest.partition("\n\n")[0]) == turn_reasons() & passing | {"TURN_CUT"}
 
 
 def test_a_node_client_watches_on_after_a_lost_connection_and_has_every_token_once(
