@@ -152,6 +152,12 @@ CASES: dict[str, Case] = {
         "--acceptance 0 0.8 --sessions 1 8 32 --tokens 250",
         "--acceptance 0.8 --sessions 1 8 --tokens 60 --repetitions 2",
     ),
+    "over-http": Case(
+        "answers over HTTP beside the same over gRPC",
+        "over_http",
+        "",
+        "--streams 8 --requests 32 --tokens 40 --repetitions 2",
+    ),
     "readers": Case(
         "chats beside a client that never reads",
         "frozen_reader",
