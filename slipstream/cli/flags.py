@@ -46,7 +46,7 @@ class Flag:
     harmless: tuple[str, ...] = ()
     """Values of a refused flag that ask for nothing."""
     short: str | None = None
-    """Another name, such as ``-tp``."""
+    """Second name, such as ``-tp``."""
 
     @property
     def keyword(self) -> str:
