@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +15,9 @@ from numpy.typing import NDArray
 from slipstream.sampling.structure_errors import StructureUnsupportedError
 
 Mask = NDArray[np.bool_]
+
+_MARK = re.compile(r"[!-~]+")
+"""Texts that are their own bytes in every tokenizer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +69,18 @@ def vocabulary_of(tokenizer_json: str | bytes, size: int, end_token_ids: Sequenc
         known = LLTokenizer(text.strip())  # what does not begin with a brace would be a path
     except ValueError as error:
         raise StructureUnsupportedError(f"structures need a tokenizer of bytes: {error}") from error
-    tokens = [b""] * size
+    tokens, shown = [b""] * size, _shown_marks(text)
     for token in range(min(size, known.vocab_size)):
-        if token not in end_token_ids and not known.is_special_token(token):
+        if token not in end_token_ids and (token in shown or not known.is_special_token(token)):
             tokens[token] = known.decode_bytes([token])
     end = np.zeros(size, np.bool_)
     end[list(end_token_ids)] = True
     is_text = np.array([bool(token) for token in tokens], np.bool_)
     return Vocabulary(LLTokenizer(_Tokens(tokens, end_token_ids[0])), is_text, end)
+
+
+def _shown_marks(tokenizer_json: str) -> set[int]:
+    """Return the added tokens that answers show as text, such as ``<tool_call>`` and ``<think>``.
+    The library takes all added tokens in angle brackets for special ones."""
+    added = json.loads(tokenizer_json).get("added_tokens") or ()
+    return {token["id"] for token in added if not token.get("special", True) and _MARK.fullmatch(token["content"])}

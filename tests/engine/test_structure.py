@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from llguidance import LLParserLimits
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 
 from slipstream.errors import Code
 from slipstream.hosting.tokenizer_files import embedded_directory
@@ -292,6 +292,22 @@ def test_special_tokens_are_never_allowed() -> None:
         with pytest.raises(InvalidStructureError, match=r"must describe text alone, but has <[^>]*> in line \d"):
             COMPILER.validate(grammar(source))
     COMPILER.validate(grammar('start: "<b>" /<[0-9]>/ // <[1]>\n# <[1]>'))
+
+
+def test_marks_that_answers_show_are_text() -> None:
+    """Models of the Qwen family have a token for <tool_call>. Its text is shown, so it may stand
+    where its text may."""
+    tokenizer = Tokenizer.from_buffer(TOKENIZER_JSON)
+    tokenizer.add_tokens([AddedToken("<tool_call>", special=False, normalized=False), AddedToken("<é>", special=False)])
+    tokenizer.add_special_tokens(["<hidden>"])
+    mark, other, hidden = (tokenizer.token_to_id(name) or 0 for name in ("<tool_call>", "<é>", "<hidden>"))
+    assert tokenizer.decode([mark], skip_special_tokens=True) == "<tool_call>"
+    compiler = StructureCompiler(tokenizer.to_str(), tokenizer.get_vocab_size(), [END])
+    matcher = compiler.matcher(grammar('start: "<tool_call>" /[a-z]+/ "</tool_call>"'))
+    assert matcher.allowed_mask()[[mark, *encode("<")[:1]]].all()
+    assert matcher.advance(mark) and not matcher.allowed_mask()[mark]
+    free = compiler.matcher(regex("(?s).*")).allowed_mask()
+    assert free[mark] and not free[[other, hidden]].any()
 
 
 def every_allowed(matcher: Matcher, structure: Structure, tokens: Sequence[int]) -> None:
