@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -21,6 +22,9 @@ _PIECES = [
 ]
 _FILLER = ","
 """One token in every tokenizer that we know."""
+
+_AT_ONCE = 16
+"""Prompts that are made at once: each of them asks for the tokens of its text."""
 
 _TRIES = 8
 """Most corrections of a prompt's length."""
@@ -44,13 +48,18 @@ async def made_conversations(
 ) -> list[Conversation]:
     """Return conversations of random words. The same arguments and the same tokenizer give the same
     ones."""
-    sizes = {piece: await tokens_of(piece) for piece in (*_PIECES, _FILLER)}
-    made = []
-    for index in range(count):
+    pieces = (*_PIECES, _FILLER)
+    sizes = dict(zip(pieces, await asyncio.gather(*map(tokens_of, pieces)), strict=True))
+
+    async def one(index: int) -> Conversation:
         rng = random.Random(f"{seed} {index}")
         written = [await _written(prompt.draw(rng), rng, sizes, tokens_of) for _ in range(turns)]
         exact = all(is_exact for _, is_exact in written)
-        made.append(Conversation(tuple(text for text, _ in written), output.draw(rng), exact=exact))
+        return Conversation(tuple(text for text, _ in written), output.draw(rng), exact=exact)
+
+    made: list[Conversation] = []
+    for first in range(0, count, _AT_ONCE):
+        made += await asyncio.gather(*map(one, range(first, min(first + _AT_ONCE, count))))
     return made
 
 
