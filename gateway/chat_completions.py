@@ -24,7 +24,7 @@ from gateway.logprobs import chat_logprobs, likeliest, prompt_logprobs
 from gateway.reading import ReadAnswer, Reading, parts_of
 from gateway.responding import respond
 from gateway.tools import ToolUse
-from gateway.usage import metrics_of, usage_of
+from gateway.usage import StreamUsage, metrics_of, usage_of
 from slipstream.client import Delta, Result, Structure, TemplateOptions, TokenLogprobs
 
 router = APIRouter()
@@ -168,23 +168,25 @@ class ChatForm:
 
     async def chunks(self, answers: Answers) -> AsyncIterator[dict[str, Any]]:
         """Yield the chunks of a stream."""
+        usage = self.asked.stream_usage(answers.results)
         writers = [PartWriter() for _ in answers.results]
         readers = [self.reading.reader() for _ in answers.results]
         await answers.wait_first()  # what measures the time to the first token takes any chunk for it
         for index, _ in enumerate(answers.results):
-            yield self._chunk(index, {"role": "assistant", "content": ""})
+            yield self._chunk(index, {"role": "assistant", "content": ""}, usage)
         async for index, delta, parts in parts_of(answers, readers):
+            usage.add(index, 0 if delta is None else len(delta.token_ids))
             told = [writers[index].delta(part) for part in parts]
             if not told and self.asked.reports_tokens:
                 told = [{"content": ""}]
             for number, content in enumerate(told):
-                yield self._chunk(index, content, None if number else delta)
+                yield self._chunk(index, content, usage, None if number else delta)
         for index, result in enumerate(answers.results):
             ended = {"finish_reason": readers[index].finish_reason(result), "stop_reason": stop_reason(result)}
-            yield self._chunk(index, {}, ended=ended)
+            yield self._chunk(index, {}, usage, ended=ended)
         if self.asked.includes_usage:
-            usage = usage_of(answers.results, self.asked.n, sum(reader.reasoning_token_count for reader in readers))
-            yield {**self._head("chat.completion.chunk"), "choices": [], "usage": usage, **metrics_of(answers.results)}
+            whole = usage_of(answers.results, self.asked.n, sum(reader.reasoning_token_count for reader in readers))
+            yield {**self._head("chat.completion.chunk"), "choices": [], "usage": whole, **metrics_of(answers.results)}
 
     def _choice(self, index: int, result: Result, read: ReadAnswer) -> dict[str, Any]:
         choice = {
@@ -197,7 +199,12 @@ class ChatForm:
         return {**choice, "token_ids": result.token_ids} if self.asked.return_token_ids else choice
 
     def _chunk(
-        self, index: int, content: dict[str, Any], delta: Delta | None = None, ended: Mapping[str, Any] | None = None
+        self,
+        index: int,
+        content: dict[str, Any],
+        usage: StreamUsage,
+        delta: Delta | None = None,
+        ended: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         choice: dict[str, Any] = {"index": index, "delta": content, "logprobs": None, "finish_reason": None}
         choice |= ended or {}
@@ -205,8 +212,7 @@ class ChatForm:
             choice["logprobs"] = self._logprobs(delta.logprobs)
         if self.asked.return_token_ids:
             choice["token_ids"] = [] if delta is None else delta.token_ids
-        chunk = {**self._head("chat.completion.chunk"), "choices": [choice]}
-        return {**chunk, "usage": None} if self.asked.includes_usage else chunk
+        return {**self._head("chat.completion.chunk"), "choices": [choice], **usage.part(index)}
 
     def _logprobs(self, tokens: Sequence[TokenLogprobs]) -> dict[str, Any]:
         return chat_logprobs(likeliest(tokens, self.asked.top_logprobs or 0))

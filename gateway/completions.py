@@ -18,7 +18,7 @@ from gateway.fields import COMMON_REFUSALS, GenerationFields, Int32, Refusal, Te
 from gateway.gateway import Caller, Model, fingerprint_of, gateway_of
 from gateway.logprobs import CompletionLogprobs, joined, likeliest, prompt_logprobs
 from gateway.responding import respond
-from gateway.usage import metrics_of, usage_of
+from gateway.usage import StreamUsage, metrics_of, usage_of
 from slipstream.client import AsyncClient, Delta, Result, Structure, TokenLogprobs
 
 router = APIRouter()
@@ -125,8 +125,10 @@ class CompletionForm:
     async def chunks(self, answers: Answers) -> AsyncIterator[dict[str, Any]]:
         """Yield the chunks of a stream."""
         writers: dict[int, CompletionLogprobs] = {}
+        usage = self.asked.stream_usage(answers.results)
         async for index, delta in answers.deltas():
             delta = delta if self.asked.max_tokens else _NOTHING
+            usage.add(index, len(delta.token_ids))
             text, before = "", None
             if index not in writers:
                 writers[index] = CompletionLogprobs()
@@ -134,10 +136,10 @@ class CompletionForm:
             text += delta.text
             if text or (delta.token_ids and self.asked.reports_tokens):
                 logprobs = self._logprobs(writers[index], delta.logprobs, before)
-                yield self._chunk(index, text, logprobs, delta)
+                yield self._chunk(index, text, usage, logprobs, delta)
         results = [self._shown(result) for result in answers.results]
         for index, result in enumerate(results):
-            yield self._chunk(index, "", ended=result)
+            yield self._chunk(index, "", usage, ended=result)
         if self.asked.includes_usage:
             yield {**self._head(), "choices": [], "usage": usage_of(results, self.asked.n), **metrics_of(results)}
 
@@ -186,13 +188,13 @@ class CompletionForm:
         self,
         index: int,
         text: str,
+        usage: StreamUsage,
         logprobs: dict[str, Any] | None = None,
         delta: Delta | None = None,
         ended: Result | None = None,
     ) -> dict[str, Any]:
         choice = self._choice(index, text, logprobs, () if delta is None else delta.token_ids, ended)
-        chunk = {**self._head(), "choices": [choice]}
-        return {**chunk, "usage": None} if self.asked.includes_usage else chunk
+        return {**self._head(), "choices": [choice], **usage.part(index)}
 
     def _choice(
         self, index: int, text: str, logprobs: dict[str, Any] | None, token_ids: Sequence[int], ended: Result | None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
@@ -17,7 +17,8 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 
 from gateway.errors import ApiError, encodable
-from slipstream.client import Settings, Structure
+from gateway.usage import StreamUsage
+from slipstream.client import Result, Settings, Structure
 
 
 def _encodable(value: str) -> str:
@@ -95,10 +96,12 @@ class StreamOptions(Fields):
 
     REFUSED: ClassVar[Mapping[str, Refusal]] = {
         "include_obfuscation": Refusal("streams are not padded", (False,)),
-        "continuous_usage_stats": Refusal("usage comes with the last event", (False,)),
     }
 
     include_usage: bool = Field(False, description="send one more event with the usage")
+    continuous_usage_stats: bool = Field(
+        False, description="vLLM's, with `include_usage`; each event has the usage of its answer so far"
+    )
 
 
 class StructuredOutputs(Fields):
@@ -235,6 +238,11 @@ class GenerationFields(AnswerFields):
     def includes_usage(self) -> bool:
         """Return whether a stream has an event with the usage."""
         return self.stream_options is not None and self.stream_options.include_usage
+
+    def stream_usage(self, results: Sequence[Result]) -> StreamUsage:
+        """Return the usage of a stream's chunks."""
+        running = self.stream_options is not None and self.stream_options.continuous_usage_stats
+        return StreamUsage(results, included=self.includes_usage, running=self.includes_usage and running)
 
     def check(self) -> None:
         """Refuse fields that do not go together: ApiError."""

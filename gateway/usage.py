@@ -28,6 +28,26 @@ def usage_of(results: Sequence[Result], choice_count: int, reasoning_token_count
     }
 
 
+class StreamUsage:
+    """The ``usage`` of a stream's chunks: absent, null until the last one, or that of the chunk's
+    answer so far."""
+
+    def __init__(self, results: Sequence[Result], *, included: bool, running: bool) -> None:
+        self._results, self._included, self._running = results, included, running
+        self._token_counts = [0] * len(results)
+
+    def add(self, index: int, token_count: int) -> None:
+        """Note that an answer has so many more tokens."""
+        self._token_counts[index] += token_count
+
+    def part(self, index: int) -> dict[str, Any]:
+        """Return the part of a chunk of an answer."""
+        if not self._running:
+            return {"usage": None} if self._included else {}
+        prompt, generated = self._results[index].prompt_token_count, self._token_counts[index]
+        return {"usage": {"prompt_tokens": prompt, "completion_tokens": generated, "total_tokens": prompt + generated}}
+
+
 def metrics_of(results: Sequence[Result]) -> dict[str, Any]:
     """Return the part of a body with vLLM's ``metrics``, which AIPerf reads. It is empty unless the
     request has one answer, and a step of it verified a proposal."""

@@ -256,7 +256,7 @@ EXAMPLES: dict[type[Fields], dict[str, Example]] = {
     },
     ToolSet: {"mode": Example("required", "auto"), "tools": Example([TOOL], [])},
     TextPart: {"type": Example("text", "image_url"), "text": Example("Hi", 5)},
-    StreamOptions: {"include_usage": Example(True, "yes")},
+    StreamOptions: {"include_usage": Example(True, "yes"), "continuous_usage_stats": Example(True, "yes")},
     StructuredOutputs: {
         "json": Example(SCHEMA, 5),
         "regex": Example("[ab]", 5),

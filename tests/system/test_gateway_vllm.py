@@ -90,6 +90,24 @@ def test_statistics_of_speculation_come_with_an_answer_or_its_last_chunk(gateway
     assert not any("metrics" in chunk for chunk in others)
 
 
+@pytest.mark.parametrize("path", BODIES)
+def test_each_chunk_has_the_usage_of_its_answer_so_far(gateway: GatewayProcess, path: str) -> None:
+    fields: Any = {"n": 2, "seed": 1, "return_token_ids": True, "stream": True}
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    *chunks, last = sent(gateway, path, **fields, stream_options=options)["chunks"]
+    told = [0, 0]
+    for chunk in chunks:
+        (choice,) = chunk["choices"]
+        told[choice["index"]] += len(choice["token_ids"])
+        prompt = last["usage"]["prompt_tokens"]
+        generated = told[choice["index"]]
+        usage = {"prompt_tokens": prompt, "completion_tokens": generated, "total_tokens": prompt + generated}
+        assert chunk["usage"] == usage
+    assert sum(told) == last["usage"]["completion_tokens"] > 0
+    without = sent(gateway, path, **fields, stream_options={**options, "include_usage": False})["chunks"]
+    assert not any("usage" in chunk for chunk in without)
+
+
 @pytest.mark.parametrize("fields", [{"speculation": "off"}, {"n": 2, "speculation": 4}], ids=str)
 def test_statistics_are_left_out_without_speculation_and_for_several_answers(
     gateway: GatewayProcess, fields: dict[str, Any]
