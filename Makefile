@@ -16,7 +16,7 @@ MESSAGES ?= 2000
 CANCELS ?= 1000
 PLANTED ?= 200
 SUITE_SECONDS ?= 60
-.PHONY: help chat up unit test test-all gpu check page page-check pictures docs freeze bench prove chaos hostile leaks faults suite-schemathesis suite-snippets protos train evaluate clean
+.PHONY: help chat up unit test test-all gpu check page page-check pictures docs freeze bench prove chaos hostile leaks faults suite-schemathesis suite-snippets suite-lm-eval suite-aiperf suite-guidellm protos train evaluate clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -120,6 +120,15 @@ train: $(VENV)/dev ## train the embedded pair again (two hours on two cores)
 evaluate: $(VENV)/dev ## exact answers and acceptance of the embedded pair, as the model card has them
 	$(BIN)/python -m training.evaluate
 
+suite-lm-eval: $(VENV)/dev build/suites/lm-eval/ready ## score local tasks by lm-evaluation-harness: speculation off, on, and with the draft killed
+	$(BIN)/python -m suites.lm_eval
+
+suite-aiperf: $(VENV)/dev build/suites/aiperf/ready ## measure the gateway with AIPerf, its section on speculation filled
+	$(BIN)/python -m suites.aiperf
+
+suite-guidellm: $(VENV)/dev build/suites/guidellm/ready ## measure the gateway with guidellm
+	$(BIN)/python -m suites.guidellm
+
 clean: ## remove the environment and everything that was built
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
@@ -174,6 +183,13 @@ $(VENV)/page/ready: $(VENV)/node/ready gateway/page/package-lock.json
 	@echo "installing what the web chat is built with: ten seconds"
 	cd gateway/page && PATH="$(NODE):$$PATH" npm ci --silent
 	@mkdir -p $(VENV)/page && touch $@
+
+# The packages of these suites contradict ours, and each other's.
+build/suites/%/ready: $(VENV)/bin/python suites/requirements/%.txt
+	@echo "installing the suite $*: a few minutes"
+	$(BIN)/python -m venv $(@D)
+	$(@D)/bin/python -m pip install --disable-pip-version-check --quiet --requirement suites/requirements/$*.txt
+	@touch $@
 
 $(VENV)/bench: $(VENV)/dev
 	@echo "installing what the benchmarks compare with"

@@ -14,9 +14,9 @@ _LOOK_SECONDS = 0.05
 
 
 @contextmanager
-def gateway(draft: str = "embedded", *gateway_flags: str) -> Iterator[LocalServices]:
+def gateway(draft: str = "embedded", *orchestrator_flags: str) -> Iterator[LocalServices]:
     """Services of the embedded target, with a draft or without, and a gateway in front of them."""
-    settings = PairSettings(draft=draft, gateway_flags=list(gateway_flags))
+    settings = PairSettings(draft=draft, orchestrator_flags=orchestrator_flags)
     with LocalServices(settings, gateway=free_address(), report=print) as services:
         yield services
 

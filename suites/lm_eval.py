@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from slipstream.cli.local import LocalServices
 from slipstream.client import Client
 from suites.services import draft_killed, gateway
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 ENVIRONMENT = ROOT / "build" / "suites" / "lm-eval"
 RESULT = ROOT / "docs" / "suites" / "lm-eval.json"
 TOKENIZER = ROOT / "slipstream" / "embedded" / "target"
@@ -57,8 +56,13 @@ def evaluate(address: str, model: str, tasks: str, flags: tuple[str, ...]) -> di
     with tempfile.TemporaryDirectory() as folder:
         command = [str(ENVIRONMENT / "bin" / "lm_eval"), "run", "--model", model, "--tasks", tasks]
         command += ["--model_args", ",".join(f"{name}={value}" for name, value in arguments.items())]
-        command += ["--include_path", "suites/lm_eval/tasks", "--output_path", folder, "--log_samples", *flags]
-        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": f"{folder}/cache", "OPENAI_API_KEY": "-"}
+        command += ["--include_path", "suites/tasks", "--output_path", folder, "--log_samples", *flags]
+        environment = {
+            **os.environ,
+            "HF_HUB_OFFLINE": "1",
+            "HF_DATASETS_CACHE": f"{folder}/cache",
+            "OPENAI_API_KEY": "-",
+        }
         subprocess.run(command, check=True, cwd=ROOT, env=environment)
         return {task: _result(Path(folder), task) for task in tasks.split(",")}
 
@@ -88,7 +92,7 @@ def _counts(services: LocalServices) -> dict[str, int]:
 def main() -> int:
     """Entry point."""
     found: dict[str, Any] = {}
-    with gateway(draft="") as services:
+    with gateway("", "--draft-length", "0") as services:
         found["off"] = {"runs": all_runs(services), "counts": _counts(services)}
     with gateway() as services:
         found["on"] = {"runs": all_runs(services), "counts": _counts(services)}
@@ -97,7 +101,7 @@ def main() -> int:
         assert killed.is_set(), "the draft lived on: there were too few tokens"
     first = found["off"]["runs"]
     equal = all(one["runs"] == first for one in found.values())
-    suite = {"lm_eval": "0.4.13", "slipstream": version("slipstream-llm"), "equal": equal}
+    suite = {"lm_eval": "0.4.13", "equal": equal}
     RESULT.parent.mkdir(exist_ok=True)
     RESULT.write_text(json.dumps({**suite, "conditions": found}, indent=1) + "\n")
     print(f"{RESULT.relative_to(ROOT)} is written; the scores are {'equal' if equal else 'NOT equal'}")
