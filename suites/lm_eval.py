@@ -38,7 +38,7 @@ RUNS: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
 """Model class of the harness, tasks and further flags of each run."""
 
 _KILL_AFTER_TOKENS = 600
-"""Of about 5,000 that are generated."""
+"""Tokens after which the draft is killed, of about 3,000."""
 
 
 def evaluate(address: str, model: str, tasks: str, flags: tuple[str, ...]) -> dict[str, Any]:
