@@ -8,11 +8,13 @@ from typing import Any
 from fastapi import APIRouter, Request
 from pydantic import Field
 
+from gateway.bodies import described
 from gateway.errors import ApiError
 from gateway.fields import Fields
 from gateway.gateway import Caller, gateway_of
 from gateway.reading import Reading
 from gateway.responses.beginning import find_conversation, named_fields
+from gateway.responses.bodies import ConversationObject, Deleted, ItemPage
 from gateway.responses.ids import TurnId, conversation_id
 from gateway.responses.items import MessageItem, input_items
 from gateway.responses.pages import PAGE_QUERY, Page, PageOptions, known_query, page_of
@@ -46,7 +48,7 @@ class ConversationUpdate(Fields):
     metadata: Metadata | None = Field(None, description="takes the place of the conversation's metadata")
 
 
-@router.post("/v1/conversations")
+@router.post("/v1/conversations", responses=described(ConversationObject))
 async def create_conversation(asked: ConversationRequest, caller: Caller) -> dict[str, Any]:
     """Begin a conversation, to which responses are added."""
     with named_fields():
@@ -54,27 +56,29 @@ async def create_conversation(asked: ConversationRequest, caller: Caller) -> dic
     return _description(session.info)
 
 
-@router.get("/v1/conversations/{conversation}")
+@router.get("/v1/conversations/{conversation}", responses=described(ConversationObject))
 async def get_conversation(conversation: str, caller: Caller) -> dict[str, Any]:
     """Describe a conversation."""
     return _description((await find_conversation(caller, conversation)).info)
 
 
-@router.post("/v1/conversations/{conversation}")
+@router.post("/v1/conversations/{conversation}", responses=described(ConversationObject))
 async def update_conversation(asked: ConversationUpdate, conversation: str, caller: Caller) -> dict[str, Any]:
     """Change a conversation's metadata."""
     session = await find_conversation(caller, conversation)
     return _description(await caller.update_session(session.session_id, asked.metadata or {}))
 
 
-@router.delete("/v1/conversations/{conversation}")
+@router.delete("/v1/conversations/{conversation}", responses=described(Deleted))
 async def delete_conversation(conversation: str, caller: Caller) -> dict[str, Any]:
     """Delete a conversation with its responses."""
     await (await find_conversation(caller, conversation)).delete()
     return {"id": conversation, "object": "conversation.deleted", "deleted": True}
 
 
-@router.get("/v1/conversations/{conversation}/items", dependencies=[known_query(*PAGE_QUERY)])
+@router.get(
+    "/v1/conversations/{conversation}/items", responses=described(ItemPage), dependencies=[known_query(*PAGE_QUERY)]
+)
 async def list_items(conversation: str, request: Request, caller: Caller, options: PageOptions) -> Page:
     """List a conversation's inputs and answers, as far as they have ended."""
     session, gateway = await find_conversation(caller, conversation), gateway_of(request)

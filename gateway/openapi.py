@@ -8,8 +8,9 @@ from fastapi import FastAPI
 from pydantic.json_schema import models_json_schema
 
 from gateway.bodies import ChatCompletionChunk, CompletionChunk
+from gateway.responses.bodies import ResponseEvent
 
-_CHUNKS = ChatCompletionChunk, CompletionChunk
+_CHUNKS = ChatCompletionChunk, CompletionChunk, ResponseEvent
 """Bodies that FastAPI does not find: those of events."""
 
 

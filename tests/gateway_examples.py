@@ -26,8 +26,7 @@ from gateway.fields import AnswerFields, Fields, StreamOptions, StructuredOutput
 from gateway.responses.items import CallItem, CallOutputItem, InputPart, MessageItem, ReasoningItem
 from gateway.responses.request import ConversationName, ResponseRequest, ResponseStreamOptions
 from gateway.responses.text import TextFormat, TextOptions
-from gateway.responses.tools import AllowedFunctions, FunctionTool
-from gateway.responses.tools import NamedFunction as NamedResponseFunction
+from gateway.responses.tools import AllowedFunctions, ChosenFunction, FunctionTool
 from gateway.tokenization import DetokenizeRequest, TokenizeRequest
 from tests.gateway_process import GatewayProcess
 
@@ -161,7 +160,7 @@ PLACES: dict[type[Fields], Place] = {
     CallOutputItem: Place(RESPONSES, "input[2].", lambda fields: _items(_CALL, {**_OUTPUT, **fields})),
     ReasoningItem: Place(RESPONSES, "input[1].", lambda fields: _items({"type": "reasoning", **fields}, _message({}))),
     FunctionTool: Place(RESPONSES, "tools[0].", lambda fields: _choosing("required", fields)),
-    NamedResponseFunction: Place(RESPONSES, "tool_choice.", lambda fields: _choosing({**_FUNCTION, **fields})),
+    ChosenFunction: Place(RESPONSES, "tool_choice.", lambda fields: _choosing({**_FUNCTION, **fields})),
     AllowedFunctions: Place(RESPONSES, "tool_choice.", lambda fields: _choosing({**_FUNCTIONS, **fields})),
     TextOptions: Place(RESPONSES, "text.", lambda fields: _response({"text": fields})),
     TextFormat: Place(
@@ -338,7 +337,7 @@ EXAMPLES: dict[type[Fields], dict[str, Example]] = {
         "parameters": Example(SCHEMA, {"type": "string"}),
         "strict": Example(True, "yes"),
     },
-    NamedResponseFunction: {"type": Example("function", "custom"), "name": Example("f", "g")},
+    ChosenFunction: {"type": Example("function", "custom"), "name": Example("f", "g")},
     AllowedFunctions: {
         "type": Example("allowed_tools", "tools"),
         "mode": Example("required", "auto"),

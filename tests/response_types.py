@@ -1,5 +1,5 @@
-"""Responses and their events as two specifications have them: OpenAI's package and Open
-Responses'. Every answer that a test reads is checked against both."""
+"""Responses and their events as two specifications have them, OpenAI's package and Open Responses',
+and as our OpenAPI document has them. Every answer that a test reads is checked against all."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 import openai.types.responses as of_openai
 from openresponses_types import types as of_open_responses
 from pydantic import BaseModel, TypeAdapter
+
+from gateway.responses.bodies import ResponseEvent, ResponseObject
 
 _OPENAI_EVENT: TypeAdapter[Any] = TypeAdapter(of_openai.ResponseStreamEvent)
 
@@ -33,6 +35,7 @@ def check_response(response: BaseModel) -> None:
     """Refuse a response that does not fit."""
     body = response.model_dump(mode="json", by_alias=True, exclude_unset=True)
     of_openai.Response.model_validate(body, strict=True)
+    ResponseObject.model_validate(body, extra="forbid")
     of_open_responses.ResponseResource.model_validate(_open(body))
 
 
@@ -42,6 +45,7 @@ def check_events(events: Iterable[Any]) -> None:
         body = event.model_dump(mode="json", by_alias=True, exclude_unset=True)
         assert body["sequence_number"] == number
         _OPENAI_EVENT.validate_python(body, strict=True)
+        ResponseEvent.model_validate(body, extra="forbid")
         kind = body["type"].removeprefix("response.")
         if "response" in body:
             check_response(event.response)

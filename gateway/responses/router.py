@@ -8,10 +8,12 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import JSONResponse, Response
 
 from gateway.answers import Answers, unless_left
+from gateway.bodies import described
 from gateway.errors import ApiError
 from gateway.gateway import Caller, gateway_of
-from gateway.responding import STREAMED, respond
+from gateway.responding import respond
 from gateway.responses.beginning import NAMES, begin, field_names
+from gateway.responses.bodies import Deleted, ItemPage, ResponseEvent, ResponseObject
 from gateway.responses.form import ResponseForm
 from gateway.responses.ids import TurnId
 from gateway.responses.items import input_items
@@ -25,7 +27,7 @@ from slipstream.client import AsyncClient, AsyncReply
 router = APIRouter()
 
 
-@router.post("/v1/responses", responses=STREAMED)
+@router.post("/v1/responses", responses=described(ResponseObject, ResponseEvent))
 async def create_response(asked: ResponseRequest, request: Request, caller: Caller) -> Response:
     """Answer an input, and keep the response."""
     gateway, tools = gateway_of(request), asked.tool_use()
@@ -66,7 +68,7 @@ async def _in_background(
 
 @router.get(
     "/v1/responses/{response_id}",
-    responses=STREAMED,
+    responses=described(ResponseObject, ResponseEvent),
     dependencies=[known_query("stream", "starting_after", "include", "include_obfuscation")],
 )
 async def get_response(
@@ -89,7 +91,7 @@ async def get_response(
     return await respond(request, await _watched(caller, kept.turn), form, stream=True)
 
 
-@router.post("/v1/responses/{response_id}/cancel")
+@router.post("/v1/responses/{response_id}/cancel", responses=described(ResponseObject))
 async def cancel_response(response_id: str, request: Request, caller: Caller) -> Response:
     """End a response in the background early. Its text so far stays."""
     kept = await kept_response(caller, response_id)
@@ -99,7 +101,7 @@ async def cancel_response(response_id: str, request: Request, caller: Caller) ->
     return JSONResponse(await _body(request, caller, await kept_response(caller, response_id)))
 
 
-@router.delete("/v1/responses/{response_id}")
+@router.delete("/v1/responses/{response_id}", responses=described(Deleted))
 async def delete_response(response_id: str, caller: Caller) -> dict[str, Any]:
     """Delete a response. Those that follow it stay."""
     kept = await kept_response(caller, response_id)
@@ -109,7 +111,9 @@ async def delete_response(response_id: str, caller: Caller) -> dict[str, Any]:
     return {"id": response_id, "object": "response", "deleted": True}
 
 
-@router.get("/v1/responses/{response_id}/input_items", dependencies=[known_query(*PAGE_QUERY)])
+@router.get(
+    "/v1/responses/{response_id}/input_items", responses=described(ItemPage), dependencies=[known_query(*PAGE_QUERY)]
+)
 async def list_input_items(response_id: str, caller: Caller, options: PageOptions) -> Page:
     """List the input of a response, without what it follows."""
     kept = await kept_response(caller, response_id)

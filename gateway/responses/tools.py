@@ -35,7 +35,7 @@ class FunctionTool(Fields):
     )
 
 
-class NamedFunction(Fields):
+class ChosenFunction(Fields):
     """A tool by its name."""
 
     type: Literal["function"]
@@ -47,7 +47,7 @@ class AllowedFunctions(Fields):
 
     type: Literal["allowed_tools"]
     mode: Literal["required"]
-    tools: list[NamedFunction] = Field(min_length=1)
+    tools: list[ChosenFunction] = Field(min_length=1)
 
 
 def _kind(choice: object) -> str:
@@ -57,10 +57,10 @@ def _kind(choice: object) -> str:
     return "a set" if choice.get("type") == "allowed_tools" else "a name"
 
 
-Choice = Literal["none", "auto", "required"] | NamedFunction | AllowedFunctions
+Choice = Literal["none", "auto", "required"] | ChosenFunction | AllowedFunctions
 ToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("a word")]
-    | Annotated[NamedFunction, Tag("a name")]
+    | Annotated[ChosenFunction, Tag("a name")]
     | Annotated[AllowedFunctions, Tag("a set")],
     Discriminator(_kind),
     known_types("function", "allowed_tools"),
@@ -89,7 +89,7 @@ def tool_use(tools: Sequence[FunctionTool], choice: Choice | None, *, parallel: 
 def _forced(choice: Choice, offered: Mapping[str, OfferedTool]) -> list[OfferedTool]:
     if isinstance(choice, str):
         return list(offered.values())
-    named = {"tool_choice.name": choice.name} if isinstance(choice, NamedFunction) else _allowed(choice)
+    named = {"tool_choice.name": choice.name} if isinstance(choice, ChosenFunction) else _allowed(choice)
     for field, name in named.items():
         if name not in offered:
             raise ApiError(400, f"{field} must be the name of a tool, but is {name!r}", param=field)

@@ -20,9 +20,9 @@ from tests.gateway_process import GatewayProcess, gateway_process
 from tests.response_types import check_events, check_response
 from tests.system.conftest import PAPER_PAIR
 
-LASTING = dataclasses.replace(PAPER_PAIR, target=f"{PAPER_PAIR.target}&forward_ms=0.5")
-"""A long answer takes some seconds, so that it runs when a test looks, even on a busy machine."""
-MODEL, LASTING_TOKENS, SHORT_TOKENS = "lasting", 8000, 300
+LASTING = dataclasses.replace(PAPER_PAIR, target=f"{PAPER_PAIR.target}&forward_ms=2")
+"""A long answer takes sixteen seconds: it runs when a test looks, even on a busy machine."""
+MODEL, LASTING_TOKENS, SHORT_TOKENS = "lasting", 8000, 600
 
 pytestmark = pytest.mark.essential
 
