@@ -213,7 +213,7 @@ class AnswerFields(Fields):
             min_token_count=self.min_tokens,
             ignore_end_tokens=self.ignore_eos or None,
             include_stop_in_text=self.include_stop_str_in_output or None,
-            draft_length=_DRAFT_LENGTHS.get(self.speculation, self.speculation),
+            draft_length=draft_length(self.speculation),
             **more,
         )
 
@@ -278,6 +278,12 @@ _SAME_NAMES = (
 """Fields that our settings have under the same name."""
 _STRUCTURES = "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar"
 _DRAFT_LENGTHS: Mapping[Any, Any] = {"off": 0, "on": "adaptive"}
+
+
+def draft_length(speculation: Literal["off", "on"] | int | None) -> int | Literal["adaptive"] | None:
+    """Return the draft length that a request asks for with ``speculation``."""
+    found: int | Literal["adaptive"] | None = _DRAFT_LENGTHS.get(speculation, speculation)
+    return found
 
 
 def _token_numbers(biases: Mapping[str, float]) -> dict[int, float]:

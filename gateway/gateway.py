@@ -22,6 +22,8 @@ from slipstream.client import AsyncClient
 log = logging.getLogger(__name__)
 
 _BEARER = re.compile(r"[Bb]earer ([!-~]+)")
+_KEY = re.compile(r"[!-~]+")
+"""Anthropic's clients send the access token in a header of their own."""
 _TRACE_CONTEXT = re.compile(r"[ -~]{1,512}")
 
 
@@ -83,6 +85,11 @@ class Gateway:
                 message = "the header authorization must be: Bearer TOKEN"
                 raise ApiError(401, message, kind="authentication_error", code="invalid_api_key")
             metadata.append(("authorization", f"Bearer {authorization[7:]}"))
+        elif key := request.headers.get("x-api-key"):
+            if not _KEY.fullmatch(key):
+                message = "the header x-api-key must be the access token"
+                raise ApiError(401, message, kind="authentication_error", code="invalid_api_key")
+            metadata.append(("authorization", f"Bearer {key}"))
         for name in ("traceparent", "tracestate"):
             if _TRACE_CONTEXT.fullmatch(value := request.headers.get(name, "")):
                 metadata.append((name, value))

@@ -29,9 +29,9 @@ class Form(Protocol):
         """Yield the chunks of a stream."""
 
 
-async def respond(request: Request, answers: Answers, form: Form, *, stream: bool) -> Response:
+async def respond(request: Request, answers: Answers, form: Form, *, stream: bool, is_marked: bool = True) -> Response:
     """Return the response. ApiError if the request is refused, or the caller leaves. The answers
-    end with the response."""
+    end with the response. ``is_marked`` is as in `EventStream`."""
 
     def end() -> None:
         gateway_of(request).run_later(answers.end())
@@ -41,7 +41,7 @@ async def respond(request: Request, answers: Answers, form: Form, *, stream: boo
             response: Response = JSONResponse(form.whole(await unless_left(request, answers.complete())))
         else:
             await unless_left(request, answers.begin())  # a refusal has its own status
-            return EventStream(form.chunks(answers), end)
+            return EventStream(form.chunks(answers), end, is_marked=is_marked)
     except BaseException:
         end()
         raise

@@ -15,12 +15,16 @@ from gateway.errors import ApiError, fault_error
 log = logging.getLogger(__name__)
 
 
-class EventStream(StreamingResponse):
-    """A response of server-sent events. ``on_end`` is called once when it ends, however it ends."""
+_DONE = b"data: [DONE]\n\n"
 
-    def __init__(self, events: AsyncIterator[Any], on_end: Callable[[], None]) -> None:
+
+class EventStream(StreamingResponse):
+    """A response of server-sent events. ``on_end`` is called once when it ends, however it ends.
+    ``is_marked`` is False if OpenAI's mark of the end does not follow the last event."""
+
+    def __init__(self, events: AsyncIterator[Any], on_end: Callable[[], None], *, is_marked: bool = True) -> None:
         super().__init__(
-            _encoded(events),
+            _encoded(events, _DONE if is_marked else b""),
             media_type="text/event-stream",
             headers={"cache-control": "no-cache", "x-accel-buffering": "no"},
         )
@@ -34,9 +38,8 @@ class EventStream(StreamingResponse):
             self._on_end()
 
 
-async def _encoded(events: AsyncIterator[Any]) -> AsyncIterator[bytes]:
-    """Yield the events, then OpenAI's mark of the end. An error is an event too, and the last
-    one."""
+async def _encoded(events: AsyncIterator[Any], mark: bytes) -> AsyncIterator[bytes]:
+    """Yield the events, then the mark of the end. An error is an event too, and the last one."""
     try:
         async for event in events:
             yield _event(event)
@@ -46,7 +49,7 @@ async def _encoded(events: AsyncIterator[Any]) -> AsyncIterator[bytes]:
         log.exception("a stream failed")
         yield _event(fault_error(error).body())
     else:
-        yield b"data: [DONE]\n\n"
+        yield mark
 
 
 def _event(content: Any) -> bytes:

@@ -23,6 +23,8 @@ from gateway.chat_tools import (
 from gateway.completions import CompletionRequest
 from gateway.conversations import ConversationRequest, ConversationUpdate
 from gateway.fields import AnswerFields, Fields, StreamOptions, StructuredOutputs
+from gateway.messages import blocks
+from gateway.messages import request as messages
 from gateway.responses.items import CallItem, CallOutputItem, InputPart, MessageItem, ReasoningItem
 from gateway.responses.request import ConversationName, ResponseRequest, ResponseStreamOptions
 from gateway.responses.text import TextFormat, TextOptions
@@ -34,6 +36,13 @@ CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/r
 MODEL = "embedded-target"
 SCHEMA = {"type": "object"}
 TOOL = {"type": "function", "function": {"name": "f"}}
+MESSAGES = "/v1/messages"
+INPUT_TOOL = {"name": "f", "input_schema": SCHEMA}
+OUTPUT_FORMAT = {"type": "json_schema", "schema": SCHEMA}
+TEXT_BLOCK = {"type": "text", "text": "Hi"}
+THINKING_BLOCK = {"type": "thinking", "thinking": "Hm.", "signature": ""}
+TOOL_USE_BLOCK = {"type": "tool_use", "id": "c1", "name": "f", "input": {}}
+TOOL_RESULT_BLOCK = {"type": "tool_result", "tool_use_id": "c1", "content": "2"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +122,16 @@ def _schema(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA, **fields}}
 
 
+def _anthropic(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {"model": MODEL, "messages": [_message({})], "max_tokens": 2, **fields}
+
+
+def _block(role: str, block: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """A request with the block of a first message. A text stands beside it, for blocks without."""
+    said = {"role": role, "content": [{**block, **fields}, TEXT_BLOCK]}
+    return _anthropic({"messages": [said, _message({})]})
+
+
 PLACES: dict[type[Fields], Place] = {
     ChatRequest: Place(CHAT, "", _chat),
     ChatMessage: Place(CHAT, "messages[0].", lambda fields: _chat({"messages": [_message(fields), _message({})]})),
@@ -178,6 +197,45 @@ PLACES: dict[type[Fields], Place] = {
     DetokenizeRequest: Place("/detokenize", "", lambda fields: {"tokens": [70], **fields}),
 }
 
+PLACES |= {
+    messages.MessageRequest: Place(MESSAGES, "", _anthropic),
+    messages.CountRequest: Place(
+        f"{MESSAGES}/count_tokens", "", lambda fields: {"model": MODEL, "messages": [_message({})], **fields}
+    ),
+    messages.InputTool: Place(MESSAGES, "tools[0].", lambda fields: _anthropic({"tools": [{**INPUT_TOOL, **fields}]})),
+    messages.ToolChoice: Place(
+        MESSAGES,
+        "tool_choice.",
+        lambda fields: _anthropic({"tools": [INPUT_TOOL], "tool_choice": {"type": "auto", **fields}}),
+    ),
+    messages.Thinking: Place(
+        MESSAGES, "thinking.", lambda fields: _anthropic({"thinking": {"type": "disabled", **fields}})
+    ),
+    messages.OutputConfig: Place(MESSAGES, "output_config.", lambda fields: _anthropic({"output_config": fields})),
+    messages.OutputFormat: Place(
+        MESSAGES,
+        "output_config.format.",
+        lambda fields: _anthropic({"output_config": {"format": {**OUTPUT_FORMAT, **fields}}}),
+    ),
+    messages.RequestMetadata: Place(MESSAGES, "metadata.", lambda fields: _anthropic({"metadata": fields})),
+    blocks.InputMessage: Place(
+        MESSAGES, "messages[0].", lambda fields: _anthropic({"messages": [_message(fields), _message({})]})
+    ),
+    blocks.CacheControl: Place(
+        MESSAGES, "cache_control.", lambda fields: _anthropic({"cache_control": {"type": "ephemeral", **fields}})
+    ),
+    blocks.TextBlock: Place(MESSAGES, "messages[0].content[0].", lambda fields: _block("user", TEXT_BLOCK, fields)),
+    blocks.ThinkingBlock: Place(
+        MESSAGES, "messages[0].content[0].", lambda fields: _block("assistant", THINKING_BLOCK, fields)
+    ),
+    blocks.ToolUseBlock: Place(
+        MESSAGES, "messages[0].content[0].", lambda fields: _block("assistant", TOOL_USE_BLOCK, fields)
+    ),
+    blocks.ToolResultBlock: Place(
+        MESSAGES, "messages[0].content[0].", lambda fields: _block("user", TOOL_RESULT_BLOCK, fields)
+    ),
+}
+
 _COMMON = {
     "model": Example(MODEL, "other"),
     "stream": Example(False, "yes"),
@@ -213,7 +271,81 @@ _COMMON = {
 _IDENTITY = {"id": Example("msg_1", 5), "status": Example("completed", "done")}
 """Fields of all items of an input."""
 
+_PROMPT = {
+    "model": Example(MODEL, "other"),
+    "messages": Example([{"role": "user", "content": [TEXT_BLOCK]}], []),
+    "system": Example([TEXT_BLOCK], 5),
+    "tools": Example([INPUT_TOOL], [INPUT_TOOL, INPUT_TOOL]),
+    "tool_choice": Example({"type": "any"}, {"type": "always"}, {"tools": [INPUT_TOOL]}),
+    "thinking": Example({"type": "disabled"}, {"type": "enabled"}),
+    "output_config": Example({"format": OUTPUT_FORMAT}, 5),
+    "cache_control": Example({"type": "ephemeral"}, True),
+    "chat_template_kwargs": Example({"enable_thinking": False}, {"thinks": True}),
+}
+_CACHED = Example({"type": "ephemeral", "ttl": "1h"}, True)
+
 EXAMPLES: dict[type[Fields], dict[str, Example]] = {
+    messages.CountRequest: _PROMPT,
+    messages.MessageRequest: {
+        **_PROMPT,
+        "max_tokens": Example(1, 0),
+        "stream": Example(True, "yes"),
+        "stop_sequences": Example(["a", "b"], [""]),
+        "temperature": Example(0.5, -1),
+        "top_p": Example(0.5, 0, {"temperature": 1}),
+        "top_k": Example(5, -1),
+        "metadata": Example({"user_id": "ann"}, "ann"),
+        "service_tier": Example("auto", "priority"),
+        "seed": Example(2**63 - 1, -1),
+        "speculation": Example(4, "fast"),
+    },
+    messages.InputTool: {
+        "type": Example("custom", "bash_20250124"),
+        "name": Example("g", "a name"),
+        "description": Example("Do it.", 5),
+        "input_schema": Example(SCHEMA, "object"),
+        "strict": Example(True, "yes"),
+        "eager_input_streaming": Example(True, "yes"),
+        "cache_control": _CACHED,
+    },
+    messages.ToolChoice: {
+        "type": Example("any", "always"),
+        "name": Example("f", "g", {"type": "tool"}),
+        "disable_parallel_tool_use": Example(True, "yes"),
+    },
+    messages.Thinking: {
+        "type": Example("disabled", "enabled"),
+        "budget_tokens": Example(1024, 0),
+    },
+    messages.OutputConfig: {"format": Example(OUTPUT_FORMAT, "json")},
+    messages.OutputFormat: {"type": Example("json_schema", "xml"), "schema": Example(SCHEMA, "object")},
+    messages.RequestMetadata: {"user_id": Example("ann", 5)},
+    blocks.InputMessage: {"role": Example("user", "system"), "content": Example([TEXT_BLOCK], 5)},
+    blocks.CacheControl: {"type": Example("ephemeral", "lasting"), "ttl": Example("5m", "2h")},
+    blocks.TextBlock: {
+        "type": Example("text", "image"),
+        "text": Example("Hi", 5),
+        "cache_control": _CACHED,
+    },
+    blocks.ThinkingBlock: {
+        "type": Example("thinking", "thought"),
+        "thinking": Example("Hm.", 5),
+        "signature": Example("s", 5),
+    },
+    blocks.ToolUseBlock: {
+        "type": Example("tool_use", "server_tool_use"),
+        "id": Example("c2", 5),
+        "name": Example("g", ""),
+        "input": Example({"a": 1}, "a"),
+        "cache_control": _CACHED,
+    },
+    blocks.ToolResultBlock: {
+        "type": Example("tool_result", "web_search_tool_result"),
+        "tool_use_id": Example("c2", "c" * 129),
+        "content": Example([TEXT_BLOCK], 5),
+        "is_error": Example(True, "yes"),
+        "cache_control": _CACHED,
+    },
     ChatRequest: {
         **_COMMON,
         "messages": Example([{"role": "user", "content": [{"type": "text", "text": "Hi"}]}], []),

@@ -14,6 +14,8 @@ from gateway.chat_tools import FunctionDefinition
 from gateway.completions import CompletionRequest
 from gateway.conversations import ConversationRequest, ConversationUpdate
 from gateway.fields import Fields
+from gateway.messages.blocks import InputMessage
+from gateway.messages.request import InputTool, MessageRequest
 from gateway.responses.items import CallItem, CallOutputItem, MessageItem, ReasoningItem
 from gateway.responses.request import ResponseRequest
 from gateway.responses.tools import FunctionTool
@@ -40,6 +42,9 @@ _REQUESTS: tuple[tuple[str, type[Fields]], ...] = (
     ("Reasoning in an input", ReasoningItem),
     ("POST /v1/conversations", ConversationRequest),
     ("POST /v1/conversations/{conversation}", ConversationUpdate),
+    ("POST /v1/messages", MessageRequest),
+    ("A message of Anthropic's API", InputMessage),
+    ("A tool of Anthropic's API", InputTool),
     ("POST /tokenize", TokenizeRequest),
     ("POST /detokenize", DetokenizeRequest),
 )

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from orchestrator.errors import SessionMovedError
 from orchestrator.sessions.conversation.session import Session
-from orchestrator.sessions.durability.payloads import row_with_metadata
 from orchestrator.sessions.durability.stored_session import StoredSession
 from orchestrator.sessions.durability.token_bytes import bytes_of
 from orchestrator.sessions.turns.turn_record import TurnRecord
@@ -38,11 +37,10 @@ class Persistence:
         await self._store.begin_turn(row, turn, counts)
         stored.row, stored.noted_count = stored.row_for(row.target), 0
 
-    async def write_metadata(self, stored: StoredSession, metadata: Mapping[str, str]) -> None:
-        """Write other metadata of a session. SessionMovedError, StoreUnavailableError,
-        UnreadableError: then it stays as it is."""
+    async def write_metadata(self, stored: StoredSession, changed: SessionRow, metadata: Mapping[str, str]) -> None:
+        """Write other metadata of a session, whose row ``changed`` has it. SessionMovedError,
+        StoreUnavailableError: then it stays as it is."""
         assert stored.row is not None
-        changed = row_with_metadata(stored.row, metadata)
         await self._store.write_payload(changed)
         stored.row, stored.metadata = replace(stored.row, payload=changed.payload), metadata
 

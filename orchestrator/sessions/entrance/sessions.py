@@ -25,6 +25,7 @@ from orchestrator.sessions.durability.maintenance import Maintenance
 from orchestrator.sessions.durability.payloads import (
     AskedTurn,
     ToldTurn,
+    row_with_metadata,
     session_payload_of,
     target_of,
     told,
@@ -317,10 +318,12 @@ class Sessions:
     async def update(self, session_id: str, metadata: Mapping[str, str], caller: Principal) -> SessionRecord:
         """Change a session's metadata. Raises what `get` raises; UnreadableError."""
         record = await self.get(session_id, caller)
-        if not record.stored.listed:
+        row = record.stored.row
+        if row is None or not record.stored.listed:
             raise session_not_found(session_id)
+        writing = self._persistence.write_metadata(record.stored, row_with_metadata(row, metadata), metadata)
         try:
-            await self.tasks.run_to_completion(self._persistence.write_metadata(record.stored, metadata))
+            await self.tasks.run_to_completion(writing)
         except SessionMovedError:
             await self._eviction.evict_moved_session(record)
             raise
