@@ -166,6 +166,23 @@ def test_an_answer_given_again_has_another_seed_and_the_first_one_stays(page: Pa
     expect(page.locator(".text")).to_have_text(text)
 
 
+def test_a_turn_of_several_messages_is_shown_and_answered_again(
+    browser: Browser, gateway: GatewayProcess, grpc_client: Client
+) -> None:
+    first = grpc_client.create_session().session_id
+    messages = [{"role": "ROLE_USER", "content": content} for content in ("Good morning.", QUESTION)]
+    body = {"messages": messages, "settings": {"maxTokenCount": 3}}
+    assert gateway.send(f"/slipstream/v1/sessions/{first}/messages", body).status == 200
+    page = opened(browser, gateway, f"/#{first}")
+    expect(page.get_by_role("article")).to_contain_text(f"Good morning.\n\n{QUESTION}")
+    page.get_by_role("button", name="Again").click()
+    expect(page).not_to_have_url(f"http://{gateway.address}/#{first}")
+    wait_for_turns(page, 1)
+    asked = grpc_client.get_turn(session_id(page), 1)
+    assert [message.content for message in asked.messages] == ["Good morning.", QUESTION]
+    page.context.close()
+
+
 def test_settings_reach_the_turn_and_a_reload_keeps_them(page: Page, grpc_client: Client) -> None:
     choose(
         page,

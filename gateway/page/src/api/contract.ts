@@ -15,6 +15,7 @@ export interface Session {
 export interface Message {
   role: string;
   content?: string;
+  parts?: { text?: string }[];
 }
 
 export interface Model {
@@ -92,6 +93,8 @@ export interface TurnEvent {
 export interface ExportedTurn {
   turn: number;
   content?: string;
+  /** What the turn answered, if it was no single message of the user. */
+  messages?: Message[];
   text?: string;
   seed?: string;
   tokenIds?: number[];

@@ -68,7 +68,8 @@ export async function lastTrace(id: string): Promise<TurnTrace | undefined> {
 }
 
 export interface Sending {
-  content: string;
+  content?: string;
+  messages?: Message[];
   requestId: string;
   settings: GenerationSettings;
   afterTokenCount: number;

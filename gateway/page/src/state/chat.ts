@@ -105,7 +105,7 @@ async function loadTrace(id: string, left: AbortSignal): Promise<void> {
 /** Send a message. Without an open session one is created, and its address is shown. */
 export async function send(content: string): Promise<boolean> {
   if (sessionId.value === "" && !(await begin(content))) return false;
-  await run(sessionId.value, content, turnSettings(settings.value));
+  await run(newTurn(sessionId.value, nextNumber(), content), turnSettings(settings.value));
   return true;
 }
 
@@ -122,11 +122,14 @@ async function begin(content: string): Promise<boolean> {
   return true;
 }
 
-async function run(id: string, content: string, chosen: GenerationSettings): Promise<TurnCell> {
+function nextNumber(): number {
+  return (turns.value.at(-1)?.value.number ?? 0) + 1;
+}
+
+async function run(turn: Turn, chosen: GenerationSettings): Promise<TurnCell> {
   const left = watching.signal;
   trace.value = null;
-  const number = (turns.value.at(-1)?.value.number ?? 0) + 1;
-  const cell: TurnCell = signal({ ...newTurn(id, number, content), requestId: freshName(), settings: chosen });
+  const cell: TurnCell = signal({ ...turn, requestId: freshName(), settings: chosen });
   turns.value = [...turns.value, cell];
   await finishTurn(cell, left);
   return cell;
@@ -148,7 +151,8 @@ export async function answerAgain(): Promise<void> {
   sessionId.value = fork.id;
   turns.value = turns.value.slice(0, -1).map((cell) => signal({ ...cell.value, sessionId: fork.id }));
   history.pushState(null, "", `#${fork.id}`);
-  const cell = await run(fork.id, last.prompt, turnSettings(settings.value, freshSeed()));
+  const again = newTurn(fork.id, nextNumber(), last.prompt, last.messages);
+  const cell = await run(again, turnSettings(settings.value, freshSeed()));
   if (cell.value.text === last.text && temperature() === 0) {
     cell.value = { ...cell.value, notice: "The same words: at temperature 0 no chance is involved. Settings has it." };
   }
@@ -162,7 +166,7 @@ function temperature(): number {
 
 /** Answer the last message again without hints, with the same seed, in a fork that is then deleted. */
 export async function compareWithOff(cell: TurnCell): Promise<void> {
-  const { sessionId: id, number, prompt, seed, text } = cell.value;
+  const { sessionId: id, number, prompt, messages, seed, text } = cell.value;
   const left = watching.signal;
   const tell = (changed: Partial<NonNullable<Turn["comparison"]>>) => {
     const before = cell.value.comparison ?? { running: true, tokenCount: 0, rate: null, same: null, problem: "" };
@@ -176,7 +180,7 @@ export async function compareWithOff(cell: TurnCell): Promise<void> {
   }
   const [used, fork] = begun;
   const plain = { ...used, sampling: { ...used.sampling, seed }, speculation: { off: {} } };
-  const other: TurnCell = signal({ ...newTurn(fork.id, number, prompt), requestId: freshName(), settings: plain });
+  const other: TurnCell = signal({ ...newTurn(fork.id, number, prompt, messages), requestId: freshName(), settings: plain });
   const watch = other.subscribe((turn) => tell({ tokenCount: turn.tokens.length, rate: rateOf(turn) }));
   try {
     await follow(other, left);

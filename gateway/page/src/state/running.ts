@@ -49,8 +49,9 @@ function events(turn: Turn, signal: AbortSignal): AsyncGenerator<{ event: TurnEv
   if (turn.requestId === "" || turn.seed !== "") {
     return api.watchTurn(turn.sessionId, turn.number, afterTokenCount, signal);
   }
-  const { requestId, prompt: content } = turn;
-  return api.sendMessage(turn.sessionId, { content, requestId, settings: turn.settings ?? {}, afterTokenCount }, signal);
+  const asked = turn.messages.length > 0 ? { messages: turn.messages } : { content: turn.prompt };
+  const message = { ...asked, requestId: turn.requestId, settings: turn.settings ?? {}, afterTokenCount };
+  return api.sendMessage(turn.sessionId, message, signal);
 }
 
 function giveUp(turn: Turn, error: unknown): void {

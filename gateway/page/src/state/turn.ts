@@ -3,6 +3,7 @@
 import {
   type ExportedTurn,
   type GenerationSettings,
+  type Message,
   seconds,
   type SpeculationStatistics,
   type TokenLogprob,
@@ -40,6 +41,8 @@ export interface Turn {
   number: number;
   requestId: string;
   prompt: string;
+  /** The messages that it answers. Empty: the prompt is the user's only one. */
+  messages: Message[];
   text: string;
   tokens: Token[];
   state: "waiting" | "running" | "lost" | "ended";
@@ -58,12 +61,13 @@ export interface Turn {
   comparison: Comparison | null;
 }
 
-export function newTurn(sessionId: string, number: number, prompt: string): Turn {
+export function newTurn(sessionId: string, number: number, prompt: string, messages: Message[] = []): Turn {
   return {
     sessionId,
     number,
     requestId: "",
     prompt,
+    messages,
     text: "",
     tokens: [],
     state: "waiting",
@@ -82,7 +86,8 @@ export function newTurn(sessionId: string, number: number, prompt: string): Turn
 }
 
 export function exportedTurn(sessionId: string, exported: ExportedTurn): Turn {
-  const turn = newTurn(sessionId, exported.turn, exported.content ?? "");
+  const messages = exported.messages ?? [];
+  const turn = newTurn(sessionId, exported.turn, exported.content || messages.map(textOf).join("\n\n"), messages);
   turn.state = "ended";
   turn.text = exported.text ?? "";
   turn.seed = exported.seed ?? "";
@@ -90,6 +95,10 @@ export function exportedTurn(sessionId: string, exported: ExportedTurn): Turn {
   turn.problem = exported.error?.message ?? "";
   turn.generatedCount = exported.tokenIds?.length ?? 0;
   return turn;
+}
+
+function textOf(message: Message): string {
+  return message.content ?? (message.parts ?? []).map((part) => part.text ?? "").join("");
 }
 
 /** Forget what events have told, to be told again from the turn's beginning. */
