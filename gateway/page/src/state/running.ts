@@ -1,4 +1,4 @@
-/** Turns that run: begun, watched on when the connection is lost, and shown at most thirty times a second. */
+/** Turns that run: begun, watched on when the connection is lost, and shown some thirty times a second. */
 
 import type { Signal } from "@preact/signals";
 
@@ -11,6 +11,8 @@ import { pause } from "./waiting";
 export type TurnCell = Signal<Turn>;
 
 const FRAME_MS = 33;
+/** A long answer is shown less often, since all of its tokens are looked at each time. */
+const FRAME_MS_PER_TOKEN = 0.1;
 const LONGEST_WAIT_MS = 4000;
 const PATIENCE_MS = 120_000;
 
@@ -68,7 +70,7 @@ function shower(cell: TurnCell, turn: Turn): { (): void; now(): void } {
     cell.value = { ...turn, tokens: turn.tokens, comparison: cell.value.comparison };
   };
   const show = () => {
-    timer ??= window.setTimeout(now, FRAME_MS);
+    timer ??= window.setTimeout(now, Math.max(FRAME_MS, turn.tokens.length * FRAME_MS_PER_TOKEN));
   };
   return Object.assign(show, { now });
 }

@@ -1,6 +1,7 @@
 /** Markdown as elements of the page. It never becomes HTML text: tags in an answer are shown as they are. */
 
-import { type ComponentChildren, Fragment } from "preact";
+import { type ComponentChildren, Fragment, type VNode } from "preact";
+import { useRef } from "preact/hooks";
 import { lexer, type Token as Part, type Tokens } from "marked";
 
 import type { Token } from "../state/turn";
@@ -8,8 +9,27 @@ import { Marker, piecesOf } from "./pieces";
 
 const SAFE_LINK = /^(https?:|mailto:)/i;
 
+interface Block {
+  raw: string;
+  end: number;
+  tokens: Token[];
+  element: VNode;
+}
+
+/** A text that grows. Its blocks stay as they are once others follow. */
 export function Markdown({ text, tokens }: { text: string; tokens: Token[] }) {
-  return <>{blocks(lexer(text), new Marker(text, piecesOf(tokens)))}</>;
+  const known = useRef<Block[]>([]);
+  const marker = new Marker(text, piecesOf(tokens));
+  const parts = lexer(text);
+  known.current = parts.map((part, index) => {
+    const end = marker.enter(part.raw);
+    const before = known.current[index];
+    const isSame = before?.raw === part.raw && before.end === end && before.tokens === tokens;
+    const element = isSame && index < parts.length - 1 ? before.element : <Fragment key={index}>{elementOf(part, marker)}</Fragment>;
+    marker.leave(end);
+    return { raw: part.raw, end, tokens, element };
+  });
+  return <>{known.current.map((block) => block.element)}</>;
 }
 
 function blocks(parts: Part[] | undefined, marker: Marker): ComponentChildren[] {
