@@ -7,7 +7,7 @@ import json
 import signal
 import ssl
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from http.client import HTTPSConnection
 from pathlib import Path
@@ -94,6 +94,17 @@ def test_events_come_at_once_and_a_caller_that_leaves_ends_its_turn(proxied: Pro
     connection.close()
     until(lambda: proxied.running() == 0)
     assert proxied.generated() < before + LONG
+
+
+def test_strangers_see_no_metrics(proxied: Proxied) -> None:
+    found = {}
+    with closing(proxied.connect()) as connection:
+        for path in ("/health", "/metrics"):
+            connection.request("GET", path)
+            with connection.getresponse() as answer:
+                answer.read()
+                found[path] = answer.status
+    assert found == {"/health": 200, "/metrics": 404}
 
 
 def test_grpc_goes_through_to_the_orchestrator(proxied: Proxied) -> None:

@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 import yaml
+from fastapi import routing
 
+from gateway.app import ENDPOINTS
 from slipstream.rpc.channel import MAX_METADATA_BYTES, MOST_STREAMS
 from slipstream.telemetry import instruments
 from slipstream.version import VERSION
 from tests.documents import ROOT, anchors
 from tools import check_deploy as deploy
+from tools.deploy_tools import version
 
 KNOWN = deploy.settings_of()
 
@@ -23,7 +26,7 @@ def test_settings_are_read_off_the_source_with_their_defaults() -> None:
     assert KNOWN["SLIPSTREAM_VERIFIER_DRAIN_SECONDS"] == 10
     assert KNOWN["SLIPSTREAM_DRAFT_ADDRESS"] == "127.0.0.1:50053"
     assert {"SLIPSTREAM_DRAFT_TLS_KEY", "SLIPSTREAM_ORCHESTRATOR_INSECURE"} <= set(KNOWN), "what all services share"
-    assert deploy.version() == VERSION
+    assert version() == VERSION
     assert KNOWN["SLIPSTREAM_GATEWAY_DRAIN_SECONDS"] == 30
 
 
@@ -145,6 +148,23 @@ def test_a_gateway_without_an_orchestrator_is_taken_out_of_service_and_not_resta
     (container,) = pod["containers"]
     paths = {name: container[f"{name}Probe"]["httpGet"]["path"] for name in ("startup", "liveness", "readiness")}
     assert paths == {"startup": "/version", "liveness": "/version", "readiness": "/health"}
+
+
+def test_what_is_in_front_of_the_gateway_passes_on_every_path_but_that_of_the_metrics() -> None:
+    known = {
+        route.path for endpoint in ENDPOINTS for route in endpoint.router.routes if isinstance(route, routing.APIRoute)
+    }
+    components = deploy.DEPLOY / "kubernetes" / "components"
+    ingress, _ = yaml.safe_load_all((components / "ingress" / "ingress.yaml").read_text())
+    paths = ingress["spec"]["rules"][0]["http"]["paths"]
+    http, _ = yaml.safe_load_all((components / "routes" / "routes.yaml").read_text())
+    matches = [match["path"] for match in http["spec"]["rules"][0]["matches"]]
+    for passed_on in (
+        {(path["pathType"], path["path"]) for path in paths},
+        {(match["type"].removeprefix("Path"), match["value"]) for match in matches},
+    ):
+        unreached = {path for path in known if not {("Exact", path), ("Prefix", f"/{path.split('/')[1]}")} & passed_on}
+        assert unreached == {"/metrics"}
 
 
 def test_the_images_have_every_extra_that_serves() -> None:
