@@ -171,6 +171,20 @@ def test_calls_that_the_model_chose_are_read_from_its_text(apis: dict[str, opena
     assert streamed(apis["llama3_json"], tools=TOOLS, **fields) == (text, [], "stop")
 
 
+def test_each_token_of_a_streamed_call_is_told_once(apis: dict[str, openai.OpenAI]) -> None:
+    fields: Any = {"tools": TOOLS, "tool_choice": NAMED, "logprobs": True, "top_logprobs": 1, **SAMPLED}
+    fields["extra_body"] = {"return_token_ids": True}
+    create = apis["hermes"].chat.completions.create
+    whole = create(model=MODEL, messages=MESSAGES, **fields).choices[0]
+    chunks = [chunk.choices[0] for chunk in create(model=MODEL, messages=MESSAGES, stream=True, **fields)]
+    assert whole.model_extra is not None and whole.logprobs is not None
+    assert [token for chunk in chunks for token in (chunk.model_extra or {})["token_ids"]] == whole.model_extra[
+        "token_ids"
+    ]
+    told = [token for chunk in chunks if chunk.logprobs for token in chunk.logprobs.content or ()]
+    assert told == whole.logprobs.content
+
+
 def test_results_of_tools_go_back_to_the_model(apis: dict[str, openai.OpenAI], grpc_client: Client) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"town": "Ulm"}'}}
     asked: Any = [
