@@ -21,6 +21,7 @@ from gateway.gateway import Caller
 from gateway.responding import STREAMED
 from gateway.streaming import EventStream
 from slipstream.client import AsyncClient, PeerError
+from slipstream.client.json_schemas import response_schema
 
 router = APIRouter(prefix="/slipstream/v1")
 
@@ -28,43 +29,48 @@ Content = Annotated[dict[str, Any], Body(description="the method's request in pr
 Number = Annotated[int, Query(ge=0, le=2**31 - 1)]
 
 
-@router.get("/server")
+def _answer(method: str) -> dict[int | str, dict[str, Any]]:
+    """Return the response of a method, for the OpenAPI document."""
+    return {200: {"content": {"application/json": {"schema": response_schema(method)}}}}
+
+
+@router.get("/server", responses=_answer("GetServerInfo"))
 async def get_server_info(caller: Caller) -> dict[str, Any]:
     """Return which models are served, and their limits: GetServerInfo."""
     return await _call(caller, "GetServerInfo", {})
 
 
-@router.get("/sessions")
+@router.get("/sessions", responses=_answer("ListSessions"))
 async def list_sessions(caller: Caller, page_size: Number = 0, page_token: str = "") -> dict[str, Any]:
     """List the caller's sessions, last created first: ListSessions."""
     return await _call(caller, "ListSessions", {"pageSize": page_size, "pageToken": page_token})
 
 
-@router.post("/sessions")
+@router.post("/sessions", responses=_answer("CreateSession"))
 async def create_session(caller: Caller, asked: Content) -> dict[str, Any]:
     """Create a session: CreateSession."""
     return await _call(caller, "CreateSession", asked)
 
 
-@router.get("/sessions/{session_id}")
+@router.get("/sessions/{session_id}", responses=_answer("GetSession"))
 async def get_session(caller: Caller, session_id: str) -> dict[str, Any]:
     """Return a session with its messages: GetSession."""
     return await _call(caller, "GetSession", {"sessionId": session_id})
 
 
-@router.patch("/sessions/{session_id}")
+@router.patch("/sessions/{session_id}", responses=_answer("UpdateSession"))
 async def update_session(caller: Caller, session_id: str, asked: Content) -> dict[str, Any]:
     """Change what is kept with a session, such as its title: UpdateSession."""
     return await _call(caller, "UpdateSession", _with(asked, session_id=session_id))
 
 
-@router.delete("/sessions/{session_id}")
+@router.delete("/sessions/{session_id}", responses=_answer("DeleteSession"))
 async def delete_session(caller: Caller, session_id: str) -> dict[str, Any]:
     """Delete a session and end its turn: DeleteSession."""
     return await _call(caller, "DeleteSession", {"sessionId": session_id})
 
 
-@router.post("/sessions/{session_id}/fork")
+@router.post("/sessions/{session_id}/fork", responses=_answer("ForkSession"))
 async def fork_session(caller: Caller, session_id: str, asked: Content) -> dict[str, Any]:
     """Create a session that begins as another one was after one of its turns: ForkSession."""
     return await _call(caller, "ForkSession", _with(asked, session_id=session_id))
@@ -86,7 +92,7 @@ async def send_message(request: Request, caller: Caller, session_id: str, asked:
     return await _stream(request, caller, "SendMessage", _with(asked, session_id=session_id))
 
 
-@router.get("/sessions/{session_id}/turns/{turn}")
+@router.get("/sessions/{session_id}/turns/{turn}", responses=_answer("GetTurn"))
 async def get_turn(caller: Caller, session_id: str, turn: int) -> dict[str, Any]:
     """Return what a turn was asked, and whether it runs: GetTurn."""
     return await _call(caller, "GetTurn", {"sessionId": session_id, "turn": turn})
@@ -101,13 +107,13 @@ async def watch_turn(
     return await _stream(request, caller, "WatchTurn", asked)
 
 
-@router.post("/sessions/{session_id}/turns/{turn}/cancel")
+@router.post("/sessions/{session_id}/turns/{turn}/cancel", responses=_answer("CancelTurn"))
 async def cancel_turn(caller: Caller, session_id: str, turn: int) -> dict[str, Any]:
     """End a turn early. Its text so far stays: CancelTurn."""
     return await _call(caller, "CancelTurn", {"sessionId": session_id, "turn": turn})
 
 
-@router.get("/sessions/{session_id}/traces")
+@router.get("/sessions/{session_id}/traces", responses=_answer("GetTurnTraces"))
 async def get_turn_traces(caller: Caller, session_id: str, turn_count: Number = 0) -> dict[str, Any]:
     """Return a session's last turns, round by round: GetTurnTraces."""
     return await _call(caller, "GetTurnTraces", {"sessionId": session_id, "turnCount": turn_count})
