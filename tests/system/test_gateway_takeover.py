@@ -17,10 +17,10 @@ from slipstream.cli.local import free_address
 from slipstream.cli.service_process import Service
 from slipstream.client import Client, Settings
 from tests.gateway_process import gateway_process
-from tests.postgresql import running_server
+from tests.postgresql import Server, running_server
 
-TARGET = "arithmetic:ends=0&forward_ms=5"
-COUNT = 400
+TARGET = "arithmetic:ends=0&forward_ms=10"
+COUNT = 200
 FLAGS = ["--draft", "", "--drain-seconds", "0", "--session-lease-seconds", "2"]
 QUESTION: Any = [{"role": "user", "content": "hello"}]
 
@@ -51,15 +51,19 @@ class Orchestrators:
         return f"ipv4:{','.join(self.running)}"
 
     def kill_the_busy_one(self) -> None:
-        """Kill the orchestrator that runs a turn."""
-        for address, service in self.running.items():
-            with Client(address) as client:
-                busy = sum(process.running_turn_count for process in client.status().processes)
-            if busy:
-                service.process.send_signal(signal.SIGKILL)
-                service.process.wait()
-                return
-        raise AssertionError("no orchestrator runs a turn")
+        """Kill the orchestrator that runs a turn. The turn does not end while this looks."""
+        self._verifier.process.send_signal(signal.SIGSTOP)
+        try:
+            for address, service in self.running.items():
+                with Client(address) as client:
+                    busy = sum(process.running_turn_count for process in client.status().processes)
+                if busy:
+                    service.process.send_signal(signal.SIGKILL)
+                    service.process.wait()
+                    return
+            raise AssertionError("no orchestrator runs a turn")
+        finally:
+            self._verifier.process.send_signal(signal.SIGCONT)
 
     def generated(self) -> list[int]:
         """Return how many tokens each orchestrator has generated."""
@@ -70,10 +74,16 @@ class Orchestrators:
         return counts
 
 
+@pytest.fixture(scope="module")
+def postgresql() -> Iterator[Server]:
+    with running_server() as server:
+        yield server
+
+
 @pytest.fixture
-def orchestrators(tmp_path: Path) -> Iterator[Orchestrators]:
-    with running_server() as server, ExitStack() as stack:
-        address = urlsplit(server.new_database())
+def orchestrators(postgresql: Server, tmp_path: Path) -> Iterator[Orchestrators]:
+    with ExitStack() as stack:
+        address = urlsplit(postgresql.new_database())
         service = tmp_path / "pg_service.conf"  # as deploy/kubernetes/components/postgresql names the store
         service.write_text(
             f"[slipstream]\nhost={address.hostname}\nport={address.port}\nuser={address.username}\n"
@@ -94,7 +104,7 @@ def test_a_streamed_answer_goes_on_at_the_other_orchestrator(orchestrators: Orch
         for chunk in chunks:
             text += chunk.choices[0].delta.content or "" if chunk.choices else ""
             usage = chunk.usage or usage
-            if len(text) > 40 and not killed:
+            if len(text) > 5 and not killed:
                 orchestrators.kill_the_busy_one()
                 killed = True
         assert killed
@@ -122,7 +132,7 @@ def test_a_sessions_turn_goes_on_at_the_other_orchestrator(orchestrators: Orches
             text, killed = "", False
             for piece in reply:
                 text += piece
-                if len(text) > 40 and not killed:
+                if len(text) > 5 and not killed:
                     orchestrators.kill_the_busy_one()
                     killed = True
             assert killed
