@@ -82,7 +82,7 @@ async def delete_conversation(conversation: str, caller: Caller) -> dict[str, An
 async def list_items(conversation: str, request: Request, caller: Caller, options: PageOptions) -> Page:
     """List a conversation's inputs and answers, as far as they have ended."""
     session, gateway = await find_conversation(caller, conversation), gateway_of(request)
-    reading = await gateway.reading(caller, await gateway.model(caller), has_tools=True)
+    reading = await gateway.reading(caller, await gateway.model(caller), has_tools=False)
     kept = await caller.export_session(session.session_id)
     items = input_items([Message("system", kept["system"])], TurnId(session.session_id, 0)) if "system" in kept else []
     for turn in kept["turns"]:

@@ -21,6 +21,7 @@ NAMES: Mapping[str, str] = {
     "max_tokens": "max_output_tokens",
     "response_format": "text.format",
     "logprobs": "top_logprobs",
+    "note": "metadata",
 }
 """Names of fields that are others than in chat completions."""
 

@@ -82,6 +82,9 @@ class ResponseRequest(AnswerFields):
     conversation: Text | ConversationName | None = Field(
         None, description="a conversation that the input and the response are added to"
     )
+    user: Annotated[Text, Field(max_length=512)] | None = Field(
+        None, description="accepted; limits count by access token, so it changes nothing"
+    )
     store: bool = Field(True, description="keep the response, as long as sessions are kept")
     background: bool = Field(False, description="answer at once, and generate in the background")
     metadata: Metadata | None = Field(None, description="up to 16 texts by key, which are kept with the response")

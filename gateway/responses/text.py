@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -17,8 +17,8 @@ class TextFormat(Fields):
     """The format of the text."""
 
     type: Literal["text", "json_object", "json_schema"]
-    name: Text | None = None
-    description: Text | None = None
+    name: Annotated[Text, Field(max_length=64)] | None = None
+    description: Annotated[Text, Field(max_length=4096)] | None = None
     schema_: dict[str, Any] | None = Field(None, alias="schema")
     strict: bool | None = None
 

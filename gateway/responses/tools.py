@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from gateway.chat_tools import FunctionName
+from gateway.chat_tools import MAX_TOOLS, FunctionName
 from gateway.errors import ApiError
 from gateway.fields import Fields, Refusal, Text
 from gateway.responses.kinds import known_types
@@ -47,7 +47,7 @@ class AllowedFunctions(Fields):
 
     type: Literal["allowed_tools"]
     mode: Literal["required"]
-    tools: list[ChosenFunction] = Field(min_length=1)
+    tools: list[ChosenFunction] = Field(min_length=1, max_length=MAX_TOOLS)
 
 
 def _kind(choice: object) -> str:

@@ -186,6 +186,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"metadata": {str(index): "" for index in range(17)}}, "metadata"),
     ({"metadata": {"a": "x" * 513}}, "metadata.a"),
     ({"metadata": {"a": 1}}, "metadata.a"),
+    ({"user": "x" * 513}, "user"),
     ({"include": ["reasoning.encrypted_content"]}, "include[0]"),
     ({"top_logprobs": 1}, "top_logprobs"),
     ({"max_output_tokens": 0}, "max_output_tokens"),
