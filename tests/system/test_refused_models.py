@@ -73,10 +73,10 @@ def test_a_service_ends_with_the_reason_in_one_line(fault: Callable[[Path], None
     assert all(" verifier INFO " in line for line in logged)
 
 
-def test_up_and_chat_show_the_reason_that_the_service_gave(checkpoint: Path) -> None:
+def test_serve_and_chat_show_the_reason_that_the_service_gave(checkpoint: Path) -> None:
     with_a_nan(checkpoint)
     reason = FAULTS[with_a_nan].format(checkpoint)
-    for command in (["up"], ["chat", "--local"]):
+    for command in (["serve", "--no-http"], ["chat", "--local"]):
         ended = run("slipstream.cli", *command, "--target", "arithmetic:", "--draft", str(checkpoint))
         assert ended.returncode == 1
         assert ended.stderr.splitlines()[-1].startswith(f"slipstream: draft: {reason}")

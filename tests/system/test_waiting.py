@@ -14,16 +14,16 @@ from slipstream.hosting.tokenizer_files import embedded_directory
 from tests.fake_hub import FakeHub
 
 
-def test_up_tells_how_much_of_a_model_has_come_from_the_hub(tmp_path: Path) -> None:
+def test_serve_tells_how_much_of_a_model_has_come_from_the_hub(tmp_path: Path) -> None:
     hub = FakeHub(embedded_directory("target"), weights_byte_count=60_000_000)
     addresses = [f"--{name}-address={free_address()}" for name in ("orchestrator", "verifier", "draft")]
     command = [
         sys.executable,
         "-m",
         "slipstream.cli",
-        "up",
-        "--target",
+        "serve",
         "org/name",
+        "--no-http",
         "--draft",
         "arithmetic:",
         *addresses,
