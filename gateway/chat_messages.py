@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -12,6 +12,7 @@ from gateway.fields import Fields, Refusal, Text
 from slipstream.client import Message, ToolCall
 
 ONLY_TEXT = "only text parts are supported"
+PARSED = "accepted: OpenAI's packages write here what the JSON text beside it says, which alone counts"
 
 
 class TextPart(Fields):
@@ -30,6 +31,7 @@ class CalledFunction(Fields):
 
     name: Text
     arguments: Text = ""
+    parsed_arguments: dict[str, Any] | None = Field(None, description=PARSED)
 
 
 class MessageToolCall(Fields):
@@ -62,6 +64,7 @@ class ChatMessage(Fields):
     tool_calls: list[MessageToolCall] | None = Field(
         None, description="with the role `assistant`: the calls that it made. `arguments` is the JSON text of an object"
     )
+    parsed: dict[str, Any] | list[Any] | None = Field(None, description=PARSED)
     tool_call_id: Text | None = Field(None, description="with the role `tool`: the call that it is the result of")
 
     def message(self, field: str) -> Message:

@@ -364,6 +364,7 @@ EXAMPLES: dict[type[Fields], dict[str, Example]] = {
         "role": Example("user", "robot"),
         "content": Example("Hi", 5),
         "tool_calls": Example([{"id": "c1", **TOOL}], [{}], {"role": "assistant"}),
+        "parsed": Example({"a": 1}, "a", {"role": "assistant", "content": '{"a": 1}'}),
         "tool_call_id": Example("c1", "c" * 129, {"role": "tool"}),
     },
     MessageToolCall: {
@@ -371,7 +372,11 @@ EXAMPLES: dict[type[Fields], dict[str, Example]] = {
         "type": Example("function", "custom"),
         "function": Example({"name": "f", "arguments": "{}"}, "f"),
     },
-    CalledFunction: {"name": Example("g", ""), "arguments": Example('{"a": 1}', '{"a": ')},
+    CalledFunction: {
+        "name": Example("g", ""),
+        "arguments": Example('{"a": 1}', '{"a": '),
+        "parsed_arguments": Example({"a": 1}, "a", {"arguments": '{"a": 1}'}),
+    },
     ChatTool: {"type": Example("function", "custom"), "function": Example({"name": "f"}, "f")},
     FunctionDefinition: {
         "name": Example("f", "a name"),
@@ -442,6 +447,7 @@ EXAMPLES: dict[type[Fields], dict[str, Example]] = {
         "call_id": Example("c1", 5),
         "name": Example("f", ""),
         "arguments": Example("{}", 5),
+        "parsed_arguments": Example({}, "{}"),
         **_IDENTITY,
     },
     CallOutputItem: {
@@ -461,6 +467,7 @@ EXAMPLES: dict[type[Fields], dict[str, Example]] = {
         "type": Example("input_text", "input_image"),
         "text": Example("Hi", 5),
         "logprobs": Example([], "none"),
+        "parsed": Example({"a": 1}, "a"),
     },
     FunctionTool: {
         "type": Example("function", "web_search"),

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag
 
+from gateway.chat_messages import PARSED
 from gateway.errors import ApiError
 from gateway.fields import Fields, Refusal, Text
 from gateway.responses.ids import TurnId
@@ -32,6 +33,7 @@ class InputPart(Fields):
     type: Literal["input_text", "output_text", "text"]
     text: Text
     logprobs: list[Any] | None = Field(None, description=_IDENTITY)
+    parsed: dict[str, Any] | list[Any] | None = Field(None, description=PARSED)
 
 
 class MessageItem(Fields):
@@ -70,6 +72,7 @@ class CallItem(Fields):
     call_id: Text = Field(max_length=128)
     name: Text = Field(min_length=1, max_length=128)
     arguments: Text = Field(description="the JSON text of an object")
+    parsed_arguments: dict[str, Any] | None = Field(None, description=PARSED)
     id: Text | None = Field(None, description=_IDENTITY)
     status: Status | None = Field(None, description=_IDENTITY)
 

@@ -2,8 +2,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
-import { generateText, jsonSchema, Output, streamText } from "ai";
-import { sampled, schema, services } from "./services.mjs";
+import { generateText, jsonSchema, Output, stepCountIs, streamText, tool } from "ai";
+import { sampled, schema, services, town } from "./services.mjs";
 
 const { question: prompt, expected } = services;
 const provider = (url) =>
@@ -35,6 +35,32 @@ test("an object follows its schema", async () => {
   const { output } = await generateText({ model, prompt, output: Output.object({ schema: jsonSchema(schema) }) });
   assert.ok(Number.isInteger(output.size));
   assert.ok(["file", "folder"].includes(output.kind));
+});
+
+test("a tool is called, and the answer follows its result", async () => {
+  const asked = [];
+  const weather = tool({
+    description: "Tell it.",
+    inputSchema: jsonSchema(town),
+    execute: async ({ town: where }) => {
+      asked.push(where);
+      return "clear";
+    },
+  });
+  const { steps, text } = await generateText({
+    model: provider(services.tools.url)(services.tools.model),
+    prompt: "And in Ulm?",
+    tools: { weather },
+    prepareStep: ({ stepNumber }) => ({ toolChoice: stepNumber === 0 ? "required" : "none" }),
+    stopWhen: stepCountIs(2),
+    providerOptions: { slipstream: { parallel_tool_calls: false } },
+    ...settings,
+    maxOutputTokens: 300,
+  });
+  assert.equal(steps.length, 2);
+  assert.equal(asked.length, 1);
+  assert.ok(["Ulm", "Bonn"].includes(asked[0]));
+  assert.ok(text);
 });
 
 test("an aborted stream ends its turn", async () => {

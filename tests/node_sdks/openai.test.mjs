@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import OpenAI from "openai";
-import { sampled, schema, services } from "./services.mjs";
+import { sampled, schema, services, town } from "./services.mjs";
 
 const { model, question, expected } = services;
 const client = new OpenAI({ baseURL: services.url, apiKey: "unused", maxRetries: 0 });
@@ -62,6 +62,79 @@ test("a completion echoes its prompt and goes on as over gRPC", async () => {
   const prompt = "import os.path";
   const { choices } = await client.completions.create({ model, prompt, echo: true, ...sampled });
   assert.equal(choices[0].text, prompt + expected.continuation);
+});
+
+test("responses that follow one another are a session's turns", async () => {
+  const { seed, temperature, max_tokens: max_output_tokens } = sampled;
+  const ask = (input, previous_response_id) =>
+    client.responses.create({ model, input, previous_response_id, seed, temperature, max_output_tokens });
+  const first = await ask(question);
+  const second = await ask(services.next, first.id);
+  assert.deepEqual([first.output_text, second.output_text], expected.session);
+  assert.equal((await client.responses.retrieve(second.id)).output_text, expected.session[1]);
+});
+
+test("a streamed response has the same text", async () => {
+  const { seed, temperature, max_tokens: max_output_tokens } = sampled;
+  const stream = client.responses.stream({ model, input: question, seed, temperature, max_output_tokens });
+  let text = "";
+  for await (const event of stream) if (event.type === "response.output_text.delta") text += event.delta;
+  assert.equal(text, expected.session[0]);
+  assert.equal((await stream.finalResponse()).output_text, text);
+});
+
+test("a streamed response and the result of its call go back as they are", async () => {
+  const tools = new OpenAI({ baseURL: services.tools.url, apiKey: "unused", maxRetries: 0 });
+  const fields = {
+    model: services.tools.model,
+    tools: [{ type: "function", name: "weather", parameters: town, strict: true }],
+    store: false,
+    seed: sampled.seed,
+    max_output_tokens: 300,
+  };
+  const input = [{ role: "user", content: "And in Ulm?" }];
+  const called = tools.responses.stream({ ...fields, input, tool_choice: { type: "function", name: "weather" } });
+  input.push(...(await called.finalResponse()).output);
+  const call = input.find((item) => item.type === "function_call");
+  assert.ok(["Ulm", "Bonn"].includes(JSON.parse(call.arguments).town));
+  input.push({ type: "function_call_output", call_id: call.call_id, output: "clear" });
+  const answered = await tools.responses.stream({ ...fields, input, tool_choice: "none" }).finalResponse();
+  input.push(...answered.output, { role: "user", content: "And now?" });
+  const next = await tools.responses.create({ ...fields, input, tool_choice: "none" });
+  assert.equal(next.status === "completed" || next.status === "incomplete", true);
+});
+
+test("the package runs a tool that the model calls, and sends its result", async () => {
+  const tools = new OpenAI({ baseURL: services.tools.url, apiKey: "unused", maxRetries: 0 });
+  const asked = [];
+  const weather = (argument) => {
+    asked.push(argument.town);
+    return "clear";
+  };
+  const runner = tools.chat.completions.runTools({
+    model: services.tools.model,
+    messages: [{ role: "user", content: "And in Ulm?" }],
+    tools: [
+      { type: "function", function: { name: "weather", parameters: town, parse: JSON.parse, function: weather } },
+    ],
+    tool_choice: { type: "function", function: { name: "weather" } },
+    parallel_tool_calls: false,
+    stream: true,
+    ...sampled,
+    max_tokens: 300,
+  });
+  await runner.done();
+  assert.equal(asked.length, 1);
+  assert.ok(["Ulm", "Bonn"].includes(asked[0]));
+  assert.equal(runner.messages.at(-1).role, "tool");
+  const next = await tools.chat.completions.create({
+    model: services.tools.model,
+    messages: runner.messages,
+    tools: [{ type: "function", function: { name: "weather", parameters: town } }],
+    tool_choice: "none",
+    ...sampled,
+  });
+  assert.ok(next.choices[0].message.content);
 });
 
 test("a wrong field is a BadRequestError that names it", async () => {

@@ -4,16 +4,26 @@ if (!said) throw new Error("SLIPSTREAM_TEST_SERVICES is not set: run tests/syste
 
 /**
  * `url` and `model` of a gateway with the embedded pair, `lasting` with those of one whose answers
- * take minutes, and what Python's gRPC client got.
+ * take minutes, `tools` with those of one whose chat template reads tools, and what Python's gRPC
+ * client got.
  * @type {{
- *   url: string, model: string, lasting: { url: string, model: string }, question: string,
- *   expected: { chat: string, choices: string[], logprobs: number[], continuation: string },
+ *   url: string, model: string, lasting: { url: string, model: string },
+ *   tools: { url: string, model: string }, question: string, next: string,
+ *   expected: { chat: string, session: string[], choices: string[], logprobs: number[], continuation: string },
  * }}
  */
 export const services = JSON.parse(said);
 
 /** Settings of the expected texts. */
 export const sampled = { seed: 7, temperature: 1.5, max_tokens: 40 };
+
+/** Arguments of a tool. */
+export const town = {
+  type: "object",
+  properties: { town: { enum: ["Ulm", "Bonn"] } },
+  required: ["town"],
+  additionalProperties: false,
+};
 
 /** What the answer must follow, in the test of schemas. */
 export const schema = {

@@ -15,7 +15,8 @@ import pytest
 
 from slipstream.cli.local import LocalServices, PairSettings
 from slipstream.client import Client, Settings
-from tests import node_packages
+from tests import node_packages, tiny_models
+from tests.chat_templates import TEMPLATES
 from tests.documents import ROOT, Block, blocks, suite_of
 from tests.either_client import until
 from tests.gateway_process import GatewayProcess, gateway_process
@@ -27,7 +28,7 @@ PRINTED_ADDRESS = "127.0.0.1:8000"
 TESTS = ROOT / "tests" / "node_sdks"
 ENVIRONMENT = ROOT / "build" / "node_sdks"
 MODEL = "embedded-target"
-QUESTION = "What does os.path.join do?"
+QUESTION, NEXT = "What does os.path.join do?", "And os.path.split?"
 SAMPLED = Settings(seed=7, temperature=1.5, max_token_count=40)
 
 pytestmark = pytest.mark.essential
@@ -53,15 +54,30 @@ def lasting() -> Iterator[LocalServices]:
 
 
 @pytest.fixture(scope="module")
+def tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    """A gateway to a small random model whose chat template reads tools."""
+    directory = tiny_models.save(tiny_models.build("llama"), tmp_path_factory.mktemp("model") / "target")
+    (directory / "chat_template.jinja").write_text(str(TEMPLATES["qwen-tools"].source))
+    with (
+        LocalServices(PairSettings(target=str(directory), draft="")) as local,
+        gateway_process(local.orchestrator_address) as running,
+    ):
+        yield running
+
+
+@pytest.fixture(scope="module")
 def expected(embedded: LocalServices) -> dict[str, Any]:
     """What Python's gRPC client gets."""
     with Client(embedded.orchestrator_address) as client:
+        with client.chat(settings=SAMPLED) as chat:
+            turns = [chat.send(question).wait().text for question in (QUESTION, NEXT)]
         several = client.answer([("user", QUESTION)], SAMPLED, choice_count=3)
         several.wait()
         scored = client.answer([("user", QUESTION)], dataclasses.replace(SAMPLED, top_logprob_count=2)).wait()
         continued = client.generate("import os.path", SAMPLED).wait()
     return {
         "chat": several.results[0].text,
+        "session": turns,
         "choices": [result.text for result in several.results],
         "logprobs": [token.logprob for token in scored.logprobs],
         "continuation": continued.text,
@@ -77,7 +93,11 @@ def environment() -> Path:
 
 
 def test_the_packages_get_what_grpc_gives(
-    gateway: GatewayProcess, lasting: LocalServices, expected: dict[str, Any], environment: Path
+    gateway: GatewayProcess,
+    lasting: LocalServices,
+    tools: GatewayProcess,
+    expected: dict[str, Any],
+    environment: Path,
 ) -> None:
     with (
         gateway_process(lasting.orchestrator_address, "--model-name", "lasting") as slow,
@@ -87,7 +107,9 @@ def test_the_packages_get_what_grpc_gives(
             "url": f"http://{gateway.address}/v1",
             "model": MODEL,
             "lasting": {"url": f"http://{slow.address}/v1", "model": "lasting"},
+            "tools": {"url": f"http://{tools.address}/v1", "model": "target"},
             "question": QUESTION,
+            "next": NEXT,
             "expected": expected,
         }
         files = [file.name for file in environment.glob("*.test.mjs")]
