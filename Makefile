@@ -15,7 +15,7 @@ FAULTS ?= 20
 MESSAGES ?= 2000
 CANCELS ?= 1000
 PLANTED ?= 200
-SUITE_SECONDS ?= 60
+SUITE_SECONDS ?= 90
 .PHONY: help chat up unit test test-all gpu check page page-check pictures docs freeze bench prove chaos hostile leaks faults suite-schemathesis suite-snippets suite-lm-eval suite-aiperf suite-guidellm protos train evaluate clean
 
 help: ## list the targets
@@ -104,7 +104,7 @@ leaks: $(VENV)/dev ## abandon turns in every possible way and check that nothing
 faults: $(VENV)/dev ## plant faults in a copy of the code, one at a time, and list those that no test finds: PLANTED=200 takes an hour
 	$(BIN)/python tools/plant_faults.py --count $(PLANTED)
 
-suite-schemathesis: $(VENV)/dev $(VENV)/schemathesis/ready ## try the gateway with Schemathesis: SUITE_SECONDS=60
+suite-schemathesis: $(VENV)/dev $(VENV)/schemathesis/ready ## try the gateway with Schemathesis: SUITE_SECONDS=90
 	$(BIN)/python -m suites.openapi --seconds $(SUITE_SECONDS)
 
 LIBRARIES = $(VENV)/langchain/ready $(VENV)/llamaindex/ready

@@ -264,9 +264,11 @@ def described(body: type[BaseModel], chunk: type[BaseModel] | None = None) -> di
     may be a stream."""
     if chunk is None:
         return {200: {"model": body, "description": "the answer"}}
-    data = {"$ref": f"#/components/schemas/{chunk.__name__}"}
-    text = f"server-sent events. The data of each is a {chunk.__name__}, of the last one `[DONE]`"
-    stream = {"schema": {"type": "string", "description": text, "contentSchema": data}}
+    content = [{"$ref": f"#/components/schemas/{name}"} for name in (chunk.__name__, "ErrorBody")]
+    told = {"type": "string", "contentMediaType": "application/json", "contentSchema": {"anyOf": content}}
+    data = {"anyOf": [{"const": "[DONE]"}, told]}
+    text = "an event; that of an error, or else `[DONE]`, is the last one"
+    stream = {"schema": {"type": "object", "properties": {"data": data}, "required": ["data"], "description": text}}
     return {
         200: {
             "model": body,

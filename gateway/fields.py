@@ -12,7 +12,15 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    JsonValue,
+    model_validator,
+)
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 
@@ -87,8 +95,10 @@ def _nullable(described: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of a field that may also be null."""
     about = {name: described[name] for name in ("title", "description", "default") if name in described}
     allowed = {name: value for name, value in described.items() if name not in about}
-    kinds = allowed.get("anyOf", [allowed])
-    return about | {"anyOf": kinds if {"type": "null"} in kinds else [*kinds, {"type": "null"}]}
+    kinds = allowed.pop("anyOf", None)
+    if kinds is None:
+        return about | {"anyOf": [allowed, {"type": "null"}]}
+    return about | allowed | {"anyOf": kinds if {"type": "null"} in kinds else [*kinds, {"type": "null"}]}
 
 
 class StreamOptions(Fields):
@@ -144,18 +154,35 @@ COMMON_REFUSALS: Mapping[str, Refusal] = {
 """Fields of OpenAI's and vLLM's requests that no endpoint supports."""
 
 
+def _between(least: float, most: float) -> dict[str, JsonValue]:
+    """Return bounds for the OpenAPI document. The orchestrator knows and checks them."""
+    return {"minimum": least, "maximum": most}
+
+
 class AnswerFields(Fields):
     """Fields that all requests for an answer share."""
 
     model: Text = Field(description="the model's name, as `/v1/models` lists it")
     stream: bool = Field(False, description="send the answer as server-sent events while it is generated")
-    temperature: float | None = Field(None, description="0 is greedy; by default the model's own, not 1")
-    top_p: float | None = Field(None, description="keep the likeliest tokens up to this probability")
+    temperature: float | None = Field(
+        None, description="0 is greedy; by default the model's own, not 1", json_schema_extra=_between(0, 100)
+    )
+    top_p: float | None = Field(
+        None,
+        description="keep the likeliest tokens up to this probability",
+        json_schema_extra={"exclusiveMinimum": 0, "maximum": 1},
+    )
     top_k: Int32 | None = Field(None, ge=-1, description="keep so many of the likeliest tokens; 0 or -1: all")
-    min_p: float | None = Field(None, description="keep tokens at least this fraction as likely as the likeliest")
-    presence_penalty: float | None = Field(None, description="from -2 to 2")
-    frequency_penalty: float | None = Field(None, description="from -2 to 2")
-    repetition_penalty: float | None = Field(None, description="vLLM's; 1 is off")
+    min_p: float | None = Field(
+        None,
+        description="keep tokens at least this fraction as likely as the likeliest",
+        json_schema_extra=_between(0, 1),
+    )
+    presence_penalty: float | None = Field(None, description="from -2 to 2", json_schema_extra=_between(-2, 2))
+    frequency_penalty: float | None = Field(None, description="from -2 to 2", json_schema_extra=_between(-2, 2))
+    repetition_penalty: float | None = Field(
+        None, description="vLLM's; 1 is off", json_schema_extra=_between(0.01, 100)
+    )
     logit_bias: dict[str, float] | None = Field(None, description="token ids, each with a number from -100 to 100")
     seed: int | None = Field(
         None,

@@ -63,6 +63,11 @@ def _result(report: dict[str, Any]) -> dict[str, Any]:
         "seconds": round(report["running_time"]),
         "operations": report["operations"]["tested"],
         "requests": report["test_cases"]["generated"],
+        "accepted": {
+            name: sum(phase["accepted"] for phase in phases.values())
+            for name, phases in report["valid_rates"].items()
+            if name.startswith("POST /v1/")
+        },
         "phases": {name: phase["status"] for name, phase in report["phases"].items()},
         "failures": report["failures"],
         "errors": report["errors"],
