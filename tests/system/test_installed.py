@@ -100,6 +100,23 @@ def test_what_needs_an_extra_says_how_to_install_it(
     assert ended.stderr.splitlines() == [line.format(advice)]
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["slipstream.cli", "up"],
+        ["slipstream.cli", "serve"],
+        ["slipstream.cli", "chat", "--local"],
+        ["verifier_service", "--model", "embedded"],
+    ],
+    ids=" ".join,
+)
+def test_a_command_without_a_model_says_how_to_install_the_embedded_pair(command: list[str], tmp_path: Path) -> None:
+    ended = Installation(tmp_path, ("slipstream.embedded",)).run(sys.executable, "-m", *command)
+    assert ended.returncode != 0
+    last = ended.stderr.splitlines()[-1]
+    assert last.endswith("the embedded pair is not installed: pip install 'slipstream-llm[embedded]'"), ended.stderr
+
+
 def test_the_orchestrator_needs_nothing_that_hosts_models(tmp_path: Path) -> None:
     installation = Installation(tmp_path, TORCH + COMPILED)
     assert "--verifier" in installation.run(sys.executable, "-m", "orchestrator", "--help").stdout
