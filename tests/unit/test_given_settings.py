@@ -35,8 +35,8 @@ from verifier_service.settings import VerifierSettings
         ),
         (
             GatewaySettings,
-            ["--tool-call-parser", "none"],
-            "--tool-call-parser should be 'hermes', 'llama3_json' or 'off', but is 'none'",
+            ["--log-level", "loud"],
+            "--log-level should be 'DEBUG', 'INFO', 'WARNING' or 'ERROR', but is 'loud'",
         ),
     ],
 )
