@@ -181,7 +181,7 @@ $(VENV)/node/ready: $(VENV)/bin/python tools/node_environment.py
 BUILD_PAGE = cd gateway/page && export PATH="$(NODE):$$PATH" && npx tsc && npx vite build --logLevel warn --emptyOutDir --outDir
 $(VENV)/page/ready: $(VENV)/node/ready gateway/page/package-lock.json
 	@echo "installing what the web chat is built with: ten seconds"
-	cd gateway/page && PATH="$(NODE):$$PATH" npm ci --silent
+	cd gateway/page && PATH="$(NODE):$$PATH" npm ci --no-progress --loglevel error
 	@mkdir -p $(VENV)/page && touch $@
 
 # The packages of these suites contradict ours, and each other's.
