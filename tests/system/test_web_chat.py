@@ -235,6 +235,17 @@ def test_tokens_have_origins_and_tell_their_alternatives(page: Page) -> None:
     expect(page.locator(".card")).to_have_count(0)
 
 
+def test_a_tap_shows_a_tokens_alternatives(browser: Browser, gateway: GatewayProcess) -> None:
+    page = opened(browser, gateway, has_touch=True, viewport={"width": 390, "height": 780})
+    ask(page, QUESTION)
+    wait_for_turns(page, 1)
+    page.locator("[data-token='2']").tap()
+    expect(page.locator(".card tr")).to_have_count(5)
+    page.locator(".asked").tap()
+    expect(page.locator(".card")).to_have_count(0)
+    page.context.close()
+
+
 def test_conversations_are_renamed_and_deleted(page: Page, grpc_client: Client) -> None:
     page.get_by_label("Message", exact=True).fill("Two")
     page.keyboard.press("Shift+Enter")

@@ -96,6 +96,7 @@ function Origins({ turn }: { turn: Turn }) {
           </li>
         ))}
       </ul>
+      <p class="source">Point at a word of the answer to see what else could have come.</p>
     </section>
   );
 }

@@ -35,7 +35,9 @@ export function Tokens({ tokens, children }: { tokens: Token[]; children: Compon
         role="group"
         aria-label="Answer. Arrow keys go through its tokens."
         onPointerOver={(event) => choose(event.target)}
-        onPointerLeave={() => (chosen.value = null)}
+        onPointerLeave={(event) => {
+          if (event.pointerType !== "touch") chosen.value = null; // a finger leaves at once
+        }}
         onKeyDown={step}
         onBlur={() => (chosen.value = null)}
       >
