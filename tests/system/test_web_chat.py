@@ -21,6 +21,8 @@ from tests.gateway_process import GatewayProcess, gateway_process
 from tests.system.conftest import PAPER_PAIR
 from tools.chromium import MISSING, chromium, find_chromium
 
+expect.set_options(timeout=60_000)  # a busy machine takes its time
+
 QUESTION = "What does os.path.join do?"
 LONG = Settings(temperature=5.0, seed=3, max_token_count=400, draft_length=0)
 """A turn of the embedded pair that is long and takes seconds on any machine."""
@@ -56,7 +58,7 @@ def grpc_client(services: LocalServices) -> Iterator[Client]:
 def opened(browser: Browser, gateway: GatewayProcess, path: str = "/", **context: Any) -> Page:
     """A page in a context of its own. An error in its console fails the test that waits for it."""
     page = browser.new_context(reduced_motion="reduce", **context).new_page()
-    page.set_default_timeout(30_000)
+    page.set_default_timeout(60_000)
     page.goto(f"http://{gateway.address}{path}")
     return page
 
@@ -79,8 +81,8 @@ def ask(page: Page, content: str) -> None:
 
 def wait_for_turns(page: Page, count: int) -> None:
     """Wait until so many turns are there, and the last one has ended."""
-    expect(page.get_by_role("article")).to_have_count(count, timeout=30_000)
-    expect(page.get_by_role("button", name="Send")).to_be_visible(timeout=30_000)
+    expect(page.get_by_role("article")).to_have_count(count)
+    expect(page.get_by_role("button", name="Send")).to_be_visible()
 
 
 def answer(page: Page, turn: int) -> str:
@@ -115,14 +117,14 @@ def test_three_turns_with_a_reload_in_the_middle_of_one(
     wait_for_turns(page, 1)
     choose_long(page)
     ask(page, "And json.dumps?")
-    expect(page.get_by_role("article").nth(1).locator("[data-token='9']")).to_be_attached()
+    page.get_by_role("article").nth(1).locator("[data-token='9']").wait_for(state="attached")
     verifier = services.services["verifier"].process
     verifier.send_signal(signal.SIGSTOP)
     try:
         seen = answer(page, 2)
         page.reload()
         expect(page.get_by_role("button", name="Stop")).to_be_visible()
-        expect(page.get_by_role("article").nth(1).locator("[data-token='9']")).to_be_attached()
+        page.get_by_role("article").nth(1).locator("[data-token='9']").wait_for(state="attached")
         assert answer(page, 2).startswith(seen[:20])
     finally:
         verifier.send_signal(signal.SIGCONT)
@@ -141,7 +143,7 @@ def test_three_turns_with_a_reload_in_the_middle_of_one(
 def test_a_turn_ends_with_escape_and_keeps_its_text(page: Page, grpc_client: Client) -> None:
     choose_long(page)
     ask(page, QUESTION)
-    expect(page.locator("[data-token='3']")).to_be_attached()
+    page.locator("[data-token='3']").wait_for(state="attached")
     page.keyboard.press("Escape")
     expect(page.get_by_text("You stopped this answer.")).to_be_visible()
     (turn,) = grpc_client.export_session(session_id(page))["turns"]
@@ -212,7 +214,7 @@ def test_an_answer_without_hints_has_the_same_words(page: Page, grpc_client: Cli
     wait_for_turns(page, 1)
     before = len(list(grpc_client.list_sessions()))
     page.get_by_role("button", name="Race it without hints").click()
-    expect(page.locator(".verdict.good")).to_contain_text("The same", timeout=30_000)
+    expect(page.locator(".verdict.good")).to_contain_text("The same")
     expect(page.get_by_text("off: measured").first).to_be_attached()
     assert len(list(grpc_client.list_sessions())) == before  # the comparison's session is deleted
 
@@ -276,7 +278,7 @@ def test_a_lost_connection_is_made_again_and_no_token_comes_twice(
         page = opened(browser, dataclasses.replace(gateway, address=proxy.address))
         choose_long(page)
         ask(page, QUESTION)
-        expect(page.locator("[data-token='3']")).to_be_attached()
+        page.locator("[data-token='3']").wait_for(state="attached")
         proxy.drop()
         wait_for_turns(page, 1)
         (turn,) = grpc_client.export_session(session_id(page))["turns"]
@@ -295,11 +297,11 @@ def test_a_killed_orchestrator_only_makes_the_page_wait(browser: Browser, tmp_pa
         page = opened(browser, gateway)
         choose(page, Most_tokens="300")
         ask(page, "hello")
-        expect(page.locator("[data-token='3']")).to_be_attached()
+        page.locator("[data-token='3']").wait_for(state="attached")
         orchestrator = services.services["orchestrator"].process
         orchestrator.kill()
         orchestrator.wait()
-        expect(page.get_by_text("The connection was lost.")).to_be_visible(timeout=30_000)
+        expect(page.get_by_text("The connection was lost.")).to_be_visible()
         services.start_orchestrator().wait_until_healthy()
         wait_for_turns(page, 1)
         expect(page.get_by_role("heading", name="300 tokens in").first).to_be_attached()
