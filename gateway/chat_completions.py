@@ -23,7 +23,7 @@ from gateway.gateway import Caller, Model, fingerprint_of, gateway_of
 from gateway.logprobs import chat_logprobs, likeliest, prompt_logprobs
 from gateway.reading import ReadAnswer, Reading, parts_of
 from gateway.responding import respond
-from gateway.tools import ToolUse
+from gateway.tools import ToolUse, variables_of
 from gateway.usage import StreamUsage, metrics_of, usage_of
 from slipstream.client import Delta, Result, Structure, TemplateOptions, TokenLogprobs
 
@@ -249,7 +249,7 @@ async def create_chat_completion(asked: ChatRequest, request: Request, caller: C
         settings,
         prediction=None if asked.prediction is None else text_of(asked.prediction.content),
         choice_count=asked.n,
-        template_options=TemplateOptions(tools.template_tools(), asked.chat_template_kwargs or ""),
+        template_options=TemplateOptions(tools.template_tools(), variables_of(asked.chat_template_kwargs)),
     )
     answers = Answers(caller, [reply], {"prompt": "messages", **tools.error_names()})
     form = ChatForm(asked, model, asked.response_id("chatcmpl"), int(time.time()), reading)

@@ -14,6 +14,7 @@ from gateway.chat_tools import MAX_TOOLS, ChatTool, tool_use
 from gateway.errors import ApiError
 from gateway.fields import Fields, Int32, Refusal, Text
 from gateway.gateway import Caller, Model, gateway_of
+from gateway.tools import variables_of
 from slipstream.client import AsyncClient, TemplateOptions
 
 router = APIRouter()
@@ -58,7 +59,7 @@ async def tokenize(asked: TokenizeRequest, request: Request, caller: Caller) -> 
     if (asked.prompt is None) == (asked.messages is None):
         raise ApiError(400, "give either prompt or messages", param="prompt")
     tools = tool_use(asked.tools or (), None, parallel=True).template_tools()
-    variables = asked.chat_template_kwargs or ""
+    variables = variables_of(asked.chat_template_kwargs)
     prompt = asked.prompt if asked.prompt is not None else conversation_of(asked.messages or ())
     model = await _checked_model(request, caller, asked.model)
     found = await caller.tokenize(

@@ -46,9 +46,13 @@ class ToolUse:
     """False if the answer may have one call at most."""
 
     def template_tools(self) -> list[Tool]:
-        """Return the tools for the chat template."""
+        """Return the tools for the chat template. ApiError if a schema has too many levels."""
         return [
-            Tool(tool.name, tool.description, "" if tool.parameters is None else tool.parameters)
+            Tool(
+                tool.name,
+                tool.description,
+                "" if tool.parameters is None else json_text(tool.parameters, tool.field),
+            )
             for tool in self.offered
         ]
 
@@ -60,7 +64,7 @@ class ToolUse:
         if tool_format is None:
             message = "tool_choice must be none or auto: this server has no format of calls (--tool-call-parser off)"
             raise ApiError(400, message, param="tool_choice")
-        if sum(len(json.dumps(tool.parameters)) for tool in self.forced) > _MAX_FORCED_CHARACTERS:
+        if sum(len(json_text(tool.parameters, tool.field)) for tool in self.forced) > _MAX_FORCED_CHARACTERS:
             message = (
                 f"tools must have at most {_MAX_FORCED_CHARACTERS:,} characters of parameters if a call is required"
             )
@@ -84,9 +88,29 @@ def _arguments_schema(tool: OfferedTool) -> str:
     if tool.parameters.get("type", "object") != "object":
         raise ApiError(400, f"{tool.field} must be the JSON Schema of an object", param=tool.field)
     try:
-        return json.dumps({"type": "object", **_bare(tool.parameters)})
+        bare = {"type": "object", **_bare(tool.parameters)}
     except RecursionError:
-        raise ApiError(400, f"{tool.field} must have fewer levels", param=tool.field) from None
+        raise _too_deep(tool.field) from None
+    return json_text(bare, tool.field)
+
+
+def variables_of(kwargs: Mapping[str, Any] | None) -> str:
+    """Return ``chat_template_kwargs`` for the chat template. ApiError if they have too many
+    levels."""
+    return json_text(kwargs, "chat_template_kwargs") if kwargs else ""
+
+
+def json_text(value: Any, field: str) -> str:
+    """Return a value of a request as JSON text. ApiError, which names ``field``, if it has too many
+    levels."""
+    try:
+        return json.dumps(value)
+    except RecursionError:
+        raise _too_deep(field) from None
+
+
+def _too_deep(field: str) -> ApiError:
+    return ApiError(400, f"{field} must have fewer levels", param=field)
 
 
 def _bare(schema: Any) -> Any:

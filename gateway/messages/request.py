@@ -13,7 +13,7 @@ from gateway.errors import ApiError
 from gateway.fields import Fields, Int32, Refusal, Text, draft_length
 from gateway.messages.blocks import CacheControl, InputMessage, TextBlock, text_of
 from gateway.reading import Reading
-from gateway.tools import OfferedTool, ToolUse
+from gateway.tools import OfferedTool, ToolUse, variables_of
 from slipstream.client import Message, Settings, Structure, TemplateOptions
 
 _ONE_SERVER = "this server has one model and one place"
@@ -141,7 +141,7 @@ class PromptFields(Fields):
 
     def template_options(self, tools: ToolUse) -> TemplateOptions:
         """Return what the chat template reads besides the messages."""
-        return TemplateOptions(tools.template_tools(), self.chat_template_kwargs or "")
+        return TemplateOptions(tools.template_tools(), variables_of(self.chat_template_kwargs))
 
     def check(self, reading: Reading) -> None:
         """Refuse thinking that the gateway would not find: ApiError."""

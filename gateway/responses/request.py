@@ -18,7 +18,7 @@ from gateway.responses.resource import ToldSettings
 from gateway.responses.text import TextFormat, TextOptions
 from gateway.responses.tools import FunctionTool, ToolChoice, tool_use
 from gateway.tool_formats.format import ToolFormat
-from gateway.tools import ToolUse
+from gateway.tools import ToolUse, variables_of
 from slipstream.client import Settings, TemplateOptions
 
 _NO_MODERATION = "nothing is moderated"
@@ -158,7 +158,7 @@ class ResponseRequest(AnswerFields):
 
     def template_options(self) -> TemplateOptions:
         """Return what the chat template reads besides the messages. ApiError."""
-        return TemplateOptions(self.tool_use().template_tools(), self.chat_template_kwargs or "")
+        return TemplateOptions(self.tool_use().template_tools(), variables_of(self.chat_template_kwargs))
 
     def turn_settings(self, tool_format: ToolFormat | None) -> Settings:
         """Return the settings of the turn, whose calls have a format. ApiError."""

@@ -61,6 +61,7 @@ WRONG = [
     ({"model": "other"}, 404, "model", "model_not_found"),
     ({"modle": "x"}, 400, "modle", "unsupported_parameter"),
     ({"tools": [{"type": "function"}]}, 400, "tools[0].function", "invalid_value"),
+    ({"tools": [{"type": "function", "function": {"name": "f"}}]}, 400, "tools", "invalid_fields"),
     ({"functions": [{"name": "f"}]}, 400, "functions", "unsupported_parameter"),
     ({"temperature": -1}, 400, "temperature", "invalid_fields"),
     ({"temperature": "1"}, 400, "temperature", "invalid_value"),

@@ -16,7 +16,7 @@ from gateway.errors import ApiError
 from gateway.parts import collected
 from gateway.tool_formats import TOOL_FORMATS
 from gateway.tool_formats.of_template import parser_of_template
-from gateway.tools import ToolUse
+from gateway.tools import OfferedTool, ToolUse
 from slipstream.client import Message, PeerError, TemplateOptions
 from slipstream.client.results import Tokens
 from slipstream.errors import Code
@@ -126,6 +126,17 @@ def test_tools_that_are_too_large_to_enforce_are_refused_before_they_are_looked_
     with pytest.raises(ApiError) as caught:
         use_of(large).structure(TOOL_FORMATS["hermes"])
     assert caught.value.param == "tools"
+
+
+def test_a_schema_of_too_many_levels_is_named() -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(5000):
+        deep = {"items": deep}
+    named = OfferedTool("f", None, deep, "tools[0].function.parameters")
+    for use in (ToolUse([named]).template_tools, lambda: ToolUse([named], [named]).structure(TOOL_FORMATS["hermes"])):
+        with pytest.raises(ApiError) as caught:
+            use()
+        assert caught.value.param == "tools[0].function.parameters"
 
 
 def test_a_server_without_a_format_enforces_no_call() -> None:
