@@ -113,6 +113,23 @@ def test_a_streamed_answer_goes_on_at_the_other_orchestrator(orchestrators: Orch
         assert api.chat.completions.create(**ask).choices[0].message.content == text
 
 
+def test_a_response_goes_on_at_any_gateway(orchestrators: Orchestrators) -> None:
+    with ExitStack() as stack:
+        apis = []
+        for _ in range(2):
+            gateway = stack.enter_context(gateway_process(orchestrators.target))
+            base = f"http://{gateway.address}/v1"
+            apis.append(stack.enter_context(openai.OpenAI(base_url=base, api_key="unused", max_retries=0)))
+        ask: Any = {"model": apis[0].models.list().data[0].id, "max_output_tokens": 4}
+        last = apis[0].responses.create(**ask, input="hello")
+        for api in (apis[1], apis[0], apis[1]):  # each of them asks both orchestrators in turn
+            before, last = last, api.responses.create(**ask, input="and now", previous_response_id=last.id)
+            assert last.previous_response_id == before.id
+            assert api.responses.retrieve(before.id).output_text == before.output_text
+        assert last.usage is not None
+        assert last.usage.input_tokens > 3 * len("and now"), "the model has read all that came before"
+
+
 def test_a_clients_calls_go_to_both_orchestrators(orchestrators: Orchestrators) -> None:
     with Client(orchestrators.target) as client:
         for _ in range(20):  # the first calls may come before the second connection
