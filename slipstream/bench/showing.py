@@ -145,7 +145,6 @@ def remarks(plan: Plan, findings: Findings) -> Iterator[str]:
         if report.completed and not report.counted:
             yield f"{outcome.address}: counts no tokens (usage): each chunk counts as one"
         if report.client.limited:
-            yield (
-                f"{outcome.address}: the load generator was busy ({report.client.processor_share:.0%} of a processor, "
-                f"event loop {report.client.loop_lag_p99 * 1e3:.0f} ms late): its figures are not the server's alone"
-            )
+            held = f"it used {report.client.processor_share:.0%} of a processor, and its event loop woke "
+            late = f"{report.client.loop_lag_p99 * 1e3:.0f} ms late"
+            yield f"{outcome.address}: the load generator was held up ({held}{late}): the figures are not the server's alone"
