@@ -20,7 +20,7 @@ from slipstream.bench.prompts import Conversation, made_conversations, read_conv
 from slipstream.bench.ratios import ratios
 from slipstream.bench.records import Acceptance, Record
 from slipstream.bench.report import Distribution, Report, report_of
-from slipstream.bench.running import run_load
+from slipstream.bench.running import Run, run_load
 from slipstream.bench.schedule import Schedule
 from slipstream.bench.showing import as_dict, remarks
 from slipstream.bench.sse import EventParser
@@ -197,8 +197,8 @@ def test_a_line_that_is_no_prompt_is_named(line: str, tmp_path: Path) -> None:
 class ScriptedServer:
     """A server in memory. It answers when it is let go."""
 
-    def __init__(self, name: str, log: list[str], fails: bool = False) -> None:
-        self.name, self._log, self._fails = name, log, fails
+    def __init__(self, name: str, log: list[str], fails: bool = False, retry_after: float = 0.0) -> None:
+        self.name, self._log, self._fails, self._retry_after = name, log, fails, retry_after
         self.gate = asyncio.Event()
         self.gate.set()
         self.asked = asyncio.Event()
@@ -221,7 +221,7 @@ class ScriptedServer:
         await self.gate.wait()
         made = record(intended, [intended + 1.0], intended + 1.0, 1)
         if self._fails:
-            made.fail("broken", retry_after=0.0)
+            made.fail("broken", self._retry_after)
         yield made
 
 
@@ -265,6 +265,24 @@ async def test_what_limits_the_figures_is_remarked() -> None:
     told = list(remarks(plan, findings))
     assert "A: 3 requests failed: broken" in told
     assert "A: asked to wait for up to 0 s (Retry-After)" in told
+
+
+@pytest.mark.parametrize(("rate", "waits"), [(None, [0.07, 0.07]), (1000.0, [])])
+async def test_a_worker_waits_as_it_is_asked_to_and_a_rate_does_not(
+    rate: float | None, waits: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    sleep = asyncio.sleep
+
+    async def noted(seconds: float) -> None:
+        waited.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr("slipstream.bench.running.asyncio.sleep", noted)
+    server = ScriptedServer("A", [], fails=True, retry_after=0.07)
+    schedule = Schedule(rate, 1, 2, arrivals="constant")
+    await Run(server, [Conversation(("hello",), 1)], schedule).load()
+    assert [seconds for seconds in waited if seconds == 0.07] == waits
 
 
 def test_a_busy_client_is_told() -> None:
