@@ -77,6 +77,10 @@ def test_the_base_package_is_small_and_chats(base: WheelEnvironment, paper: Loca
     assert "[5 tokens, " in chat(base, paper.orchestrator_address)
     asked = base.run("python", "-P", "-c", CLIENT.format(paper.orchestrator_address))
     assert (asked.stderr, bool(asked.stdout.strip())) == ("", True)
+    load = ("slipstream", "bench", paper.orchestrator_address, "--requests", "2", "--max-tokens", "5")
+    assert "2 answers, 10 tokens" in base.run(*load).stdout
+    listed = base.run("slipstream", "list")
+    assert "Qwen/Qwen3-8B" in listed.stdout and "slipstream-llm[hub,compiled]" in listed.stderr
 
 
 def test_the_embedded_pair_is_a_package_of_its_own(wheels: Path, base: WheelEnvironment, tmp_path: Path) -> None:
