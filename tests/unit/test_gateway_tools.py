@@ -13,6 +13,7 @@ import pytest
 
 from gateway.chat_completions import ChatRequest
 from gateway.errors import ApiError
+from gateway.gateway import Gateway, Model
 from gateway.parts import collected
 from gateway.tool_formats import TOOL_FORMATS
 from gateway.tool_formats.of_template import parser_of_template
@@ -153,9 +154,11 @@ class TemplateClient:
     def __init__(self, template: str, error: PeerError | None = None) -> None:
         self._template = template
         self._error = error
+        self.asked = 0
 
     async def tokenize(self, messages: list[Message], *, template_options: TemplateOptions) -> Tokens:
         """Return tokens: bytes of the text."""
+        self.asked += 1
         if self._error is not None:
             raise self._error
         text = jinja2.Template(self._template).render(call=messages[1].tool_calls[0], tools=template_options.tools)
@@ -189,3 +192,25 @@ def test_a_template_that_takes_no_tools_tells_no_format() -> None:
     lost: Any = TemplateClient("", PeerError(Code.UNAVAILABLE, "NOT_READY", "lost"))
     with pytest.raises(PeerError):
         asyncio.run(parser_of_template(lost))
+
+
+@pytest.mark.parametrize(
+    ("parser", "has_tools", "expected", "asked"),
+    [
+        ("auto", True, "llama3_json", 1),
+        ("auto", False, "off", 0),
+        ("hermes", True, "hermes", 0),
+        ("hermes", False, "off", 0),
+        ("off", True, "off", 0),
+    ],
+)
+def test_a_chat_template_is_asked_once_and_only_if_tools_need_it(
+    parser: Any, has_tools: bool, expected: str, asked: int
+) -> None:
+    client: Any = TemplateClient('{"name": "{{ call.name }}", "parameters": {{ call.arguments }}}')
+    gateway = Gateway(client, tool_call_parser=parser)
+    model = Model("m", 100, "f", 1.0, 1.0)
+    for _ in range(2):
+        reading = asyncio.run(gateway.reading(client, model, has_tools=has_tools))
+        assert reading.tool_format is TOOL_FORMATS.get(expected)
+    assert client.asked == asked
