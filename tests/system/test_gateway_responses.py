@@ -4,8 +4,12 @@ Every response and event fits OpenAI's types and those of the Open Responses spe
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -252,3 +256,16 @@ def test_the_input_of_a_response_is_listed(api: openai.OpenAI) -> None:
     for call in (api.responses.retrieve, api.responses.delete, api.responses.cancel):
         with pytest.raises(openai.NotFoundError):
             call(response.id)
+
+
+@pytest.mark.parametrize("guide", ["openai", "responses"])
+def test_the_programs_of_the_guides_run(gateway: GatewayProcess, guide: str) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "guides" / f"{guide}.md").read_text()
+    programs = re.findall(r"^```python\n(from openai .*?)^```", text, re.M | re.S)
+    assert programs
+    for program in programs:
+        here = program.replace("http://127.0.0.1:8000", f"http://{gateway.address}")
+        assert here != program
+        ran = subprocess.run([sys.executable, "-c", here], capture_output=True, text=True, timeout=60)
+        assert (ran.returncode, ran.stderr) == (0, "")
+        assert ran.stdout.strip()
