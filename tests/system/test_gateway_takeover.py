@@ -6,7 +6,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,7 +16,7 @@ from slipstream.cli.local import free_address
 from slipstream.cli.service_process import Service
 from slipstream.client import Client, Settings
 from tests.gateway_process import gateway_process
-from tests.postgresql import Server, running_server
+from tests.postgresql import running_server
 
 TARGET = "arithmetic:ends=0&forward_ms=10"
 COUNT = 200
@@ -32,11 +31,15 @@ class Orchestrators:
         self._stack = stack
         self._environment = environment
         self._verifier = self._start("verifier", "verifier_service", free_address(), ["--model", TARGET])
-        flags = [*FLAGS, "--verifier", self._verifier.address, "--store", "postgresql://?service=slipstream"]
-        self.running = {
-            address: self._start("orchestrator", "orchestrator", address, flags)
-            for address in (free_address(), free_address())
-        }
+        self._flags = [*FLAGS, "--verifier", self._verifier.address, "--store", "postgresql://?service=slipstream"]
+        self.running: dict[str, Service] = {}
+        self.revive(free_address(), free_address())
+
+    def revive(self, *addresses: str) -> None:
+        """Start the orchestrators that do not run."""
+        for address in addresses or self.running:
+            if address not in self.running or self.running[address].process.poll() is not None:
+                self.running[address] = self._start("orchestrator", "orchestrator", address, self._flags)
         for service in self.running.values():
             service.wait_until_healthy()
 
@@ -75,21 +78,23 @@ class Orchestrators:
 
 
 @pytest.fixture(scope="module")
-def postgresql() -> Iterator[Server]:
-    with running_server() as server:
-        yield server
-
-
-@pytest.fixture
-def orchestrators(postgresql: Server, tmp_path: Path) -> Iterator[Orchestrators]:
-    with ExitStack() as stack:
-        address = urlsplit(postgresql.new_database())
-        service = tmp_path / "pg_service.conf"  # as deploy/kubernetes/components/postgresql names the store
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Orchestrators]:
+    with running_server() as server, ExitStack() as stack:
+        address = urlsplit(server.new_database())
+        service = (
+            tmp_path_factory.mktemp("store") / "pg_service.conf"
+        )  # as components/postgresql of deploy/ names the store
         service.write_text(
             f"[slipstream]\nhost={address.hostname}\nport={address.port}\nuser={address.username}\n"
             f"dbname={address.path.removeprefix('/')}\n"
         )
         yield Orchestrators(stack, {"PGSERVICEFILE": str(service)})
+
+
+@pytest.fixture
+def orchestrators(both: Orchestrators) -> Orchestrators:
+    both.revive()
+    return both
 
 
 @pytest.mark.essential
@@ -131,10 +136,11 @@ def test_a_response_goes_on_at_any_gateway(orchestrators: Orchestrators) -> None
 
 
 def test_a_clients_calls_go_to_both_orchestrators(orchestrators: Orchestrators) -> None:
+    before = orchestrators.generated()
     with Client(orchestrators.target) as client:
         for _ in range(20):  # the first calls may come before the second connection
             client.generate([5, 6, 7], Settings(max_token_count=2)).wait()
-            if all(orchestrators.generated()):
+            if all(now > then for now, then in zip(orchestrators.generated(), before, strict=True)):
                 return
     raise AssertionError(orchestrators.generated())
 
