@@ -9,7 +9,8 @@ _HEAD = """# Pairs
 
 A pair is a large target and a small draft with the same tokenizer. `slipstream list` shows this
 table too. Both services compare the tokenizers' fingerprints when they start, and refuse a pair
-whose tokenizers differ.
+whose tokenizers differ. That these tokenizers are equal is what their publishers say: only the
+embedded pair was loaded here.
 
 A figure is a published one, with its source and its conditions. It comes from another engine and
 other prompts, so expect another figure for yours: `slipstream bench` measures it. The cell is empty
