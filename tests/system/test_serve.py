@@ -81,7 +81,6 @@ def test_killed_it_leaves_no_process() -> None:
         served.process.kill()
         _, alive = psutil.wait_procs(children, 60)
         assert not alive
-    wait_until_none_left()
 
 
 def test_it_ends_with_the_first_service_that_ends() -> None:
