@@ -135,9 +135,11 @@ def broken_pipelines(config: Setting) -> list[Fault]:
     ]
 
 
-def missing_limits(envoy: Setting, most_streams: int, metadata_kib: int) -> list[Fault]:
-    """Return limits that an Envoy in front of strangers lacks, or that differ from the
-    orchestrator's behind it."""
+def missing_limits(
+    envoy: Setting, most_streams: int, metadata_kib: int, prefix: str = "/slipstream.v1.OrchestratorService/"
+) -> list[Fault]:
+    """Return limits that an Envoy in front of strangers lacks, or that differ from those of what is
+    behind it, which serves the paths with a prefix."""
     manager = _typed(envoy["static_resources"]["listeners"][0], "HttpConnectionManager")
     routes = [route for host in manager["route_config"]["virtual_hosts"] for route in host["routes"]]
     runtime = envoy["layered_runtime"]["layers"][0]["static_layer"]
@@ -153,7 +155,7 @@ def missing_limits(envoy: Setting, most_streams: int, metadata_kib: int) -> list
         "protection from rapid resets": "overload.premature_reset_total_stream_count" in runtime,
         "an end to connections when memory ends": "stop_accepting_connections" in actions,
         "routes to OrchestratorService alone": all(
-            route["match"].get("prefix") == "/slipstream.v1.OrchestratorService/" for route in routes
+            route["match"].get("prefix") == prefix for route in routes if "route" in route
         ),
         "the exact names of origins": all(
             matcher.keys() == {"exact"} for matcher in _typed(envoy, "CorsPolicy").get("allow_origin_string_match", ())
@@ -410,13 +412,20 @@ def check_prometheus() -> Iterator[Report]:
     yield run_tool(alertmanager, "amtool", "amtool", "check-config", alertmanager, optional=True)
 
 
-def check_envoy() -> Iterator[Report]:
+def limits_of(path: Path, known: Setting) -> list[Fault]:
+    """Return the limits that a file of Envoy lacks."""
+    config = yaml.safe_load(path.read_text())
+    if path.name == "gateway.yaml":
+        return missing_limits(config, MOST_STREAMS, known["SLIPSTREAM_GATEWAY_MAX_HEADER_KIB"], prefix="/")
+    return missing_limits(config, MOST_STREAMS, MAX_METADATA_BYTES // 1024)
+
+
+def check_envoy(known: Setting) -> Iterator[Report]:
     """Check the proxies between strangers and an orchestrator: as Envoy reads them, and their
     limits."""
     for path in sorted((DEPLOY / "envoy").glob("*.yaml")):
         yield run_tool(path, "envoy", "python", ROOT / "tools" / "check_envoy.py", path)
-        limits = missing_limits(yaml.safe_load(path.read_text()), MOST_STREAMS, MAX_METADATA_BYTES // 1024)
-        yield result(path, "limits", limits)
+        yield result(path, "limits", limits_of(path, known))
 
 
 def check_yaml() -> Iterator[Report]:
@@ -445,7 +454,7 @@ def check_all() -> list[Report]:
         check_chart,
         partial(check_systemd, known),
         check_prometheus,
-        check_envoy,
+        partial(check_envoy, known),
         check_yaml,
         partial(check_texts, known),
     ]

@@ -1,5 +1,5 @@
-"""nginx and Caddy with the files of deploy/, in front of a gateway and an orchestrator: they pass
-events on at once, and tell the gateway that a caller has left."""
+"""nginx, Caddy and Envoy with the files of deploy/, in front of a gateway: they pass events on at
+once, and tell the gateway that a caller has left."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from proving.certificates import Authority
 from slipstream.cli.local import LocalServices, PairSettings
 from slipstream.client import Client, Settings
 from tests.either_client import until
+from tests.envoy import envoy_process
 from tests.gateway_process import gateway_process
 from tests.proxies import proxy_process
 
@@ -68,10 +69,17 @@ def standing_still(services: LocalServices) -> Iterator[None]:
         verifier.send_signal(signal.SIGCONT)
 
 
-@pytest.fixture(params=["nginx", "caddy"])
+@pytest.fixture(params=["nginx", "caddy", "envoy"])
 def proxied(request: pytest.FixtureRequest, services: LocalServices, tmp_path: Path) -> Iterator[Proxied]:
     authority = Authority(tmp_path, "public")
     with ExitStack() as stack:
+        if request.param == "envoy":  # which reaches a gateway elsewhere, by TLS
+            flags = authority.issue("gateway").flags("tls")
+            trust = ssl.create_default_context(cafile=authority.file)
+            by_tls = stack.enter_context(gateway_process(services.orchestrator_address, *flags, tls=trust))
+            address = stack.enter_context(envoy_process("gateway.yaml", by_tls.address, authority, tmp_path))
+            yield Proxied(address, services.orchestrator_address, authority)
+            return
         gateway = stack.enter_context(gateway_process(services.orchestrator_address))
         proxy = proxy_process(request.param, gateway.address, services.orchestrator_address, authority, tmp_path)
         yield Proxied(stack.enter_context(proxy), services.orchestrator_address, authority)
@@ -107,6 +115,7 @@ def test_strangers_see_no_metrics(proxied: Proxied) -> None:
     assert found == {"/health": 200, "/metrics": 404}
 
 
+@pytest.mark.parametrize("proxied", ["nginx", "caddy"], indirect=True)
 def test_grpc_goes_through_to_the_orchestrator(proxied: Proxied) -> None:
     address = f"localhost:{proxied.address.rpartition(':')[2]}"
     with Client(address, credentials=proxied.authority.trust()) as client, client.chat() as chat:

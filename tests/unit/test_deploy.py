@@ -212,10 +212,9 @@ def test_the_rule_has_the_alerts_word_for_word() -> None:
 ENVOY = deploy.DEPLOY / "envoy" / "grpc-web.yaml"
 
 
-@pytest.mark.parametrize("name", ["envoy.yaml", "grpc-web.yaml"])
+@pytest.mark.parametrize("name", ["envoy.yaml", "gateway.yaml", "grpc-web.yaml"])
 def test_an_envoy_in_front_of_strangers_has_the_limits_of_what_is_behind_it(name: str) -> None:
-    config = yaml.safe_load(ENVOY.with_name(name).read_text())
-    assert not deploy.missing_limits(config, MOST_STREAMS, MAX_METADATA_BYTES // 1024)
+    assert not deploy.limits_of(ENVOY.with_name(name), KNOWN)
 
 
 @pytest.mark.parametrize(
