@@ -251,6 +251,6 @@ async def create_chat_completion(asked: ChatRequest, request: Request, caller: C
         choice_count=asked.n,
         template_options=TemplateOptions(tools.template_tools(), variables_of(asked.chat_template_kwargs)),
     )
-    answers = Answers(caller, [reply], {"prompt": "messages", **tools.error_names()})
+    answers = Answers(caller, [reply], {"prompt": "messages", **asked.error_names, **tools.error_names()})
     form = ChatForm(asked, model, asked.response_id("chatcmpl"), int(time.time()), reading)
     return await respond(request, answers, form, stream=asked.stream)

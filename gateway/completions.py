@@ -227,7 +227,7 @@ async def create_completion(asked: CompletionRequest, request: Request, caller: 
     model.check_name(asked.model)
     echoes = [await _echo(caller, asked, prompt) for prompt in asked.prompts] if asked.echo else []
     replies = [await caller.generate(prompt, settings, choice_count=asked.n) for prompt in asked.prompts]
-    answers = Answers(caller, replies, {})
+    answers = Answers(caller, replies, asked.error_names)
     form = CompletionForm(asked, model, asked.response_id("cmpl"), int(time.time()), echoes)
     return await respond(request, answers, form, stream=asked.stream)
 

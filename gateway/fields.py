@@ -215,9 +215,19 @@ class AnswerFields(Fields):
     def check(self) -> None:
         """Refuse fields that do not go together: ApiError."""
 
+    @property
+    def error_names(self) -> dict[str, str]:
+        """Return the field that an error about the structure is about, by the name that it has in
+        most requests."""
+        given = self._structures()
+        return {"response_format": given[0]} if given else {}
+
+    def _structures(self) -> list[str]:
+        return [name for name in _STRUCTURES if getattr(self, name) is not None]
+
     def structured(self) -> StructuredOutputs | None:
         """Return the structure that one of vLLM's fields asks for. ApiError if several do."""
-        given = [name for name in _STRUCTURES if getattr(self, name) is not None]
+        given = self._structures()
         if len(given) > 1:
             raise ApiError(400, f"give {given[0]} or {given[1]}, not both", param=given[1])
         if not given or given == ["structured_outputs"]:

@@ -26,7 +26,8 @@ _HEAD = """# HTTP
 
 The gateway's endpoints ([guide](../guides/openai.md)). `/openapi.json` describes them for programs.
 A field that is in no table is refused by its name, with status 400. So is a field whose row says
-*refused*, unless its value asks for nothing. Null is the same as a field that is left out.
+*refused*, unless its value asks for nothing. Null is the same as a field that is left out. Tests
+send each supported field a right and a wrong value, and each refused field both kinds.
 """
 
 _REQUESTS: tuple[tuple[str, type[Fields]], ...] = (
