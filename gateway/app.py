@@ -23,6 +23,7 @@ from gateway import (
 from gateway.edge import Edge
 from gateway.errors import ErrorBody, install_handlers
 from gateway.gateway import Gateway
+from gateway.hosts import Hosts
 from gateway.limits import BodyLimit
 from gateway.metrics import Metrics
 from gateway.openapi import Application
@@ -54,7 +55,11 @@ def create_app(settings: GatewaySettings) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with AsyncClient(settings.orchestrator, credentials=credentials) as client:
             app.state.gateway = Gateway(
-                client, settings.model_name, settings.reasoning_parser, settings.tool_call_parser
+                client,
+                settings.model_name,
+                settings.reasoning_parser,
+                settings.tool_call_parser,
+                Hosts(settings.address, filter(None, settings.allowed_hosts.replace(" ", "").split(","))),
             )
             yield
             await app.state.gateway.finish()

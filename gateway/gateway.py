@@ -14,6 +14,7 @@ from fastapi import Depends, Request
 
 from gateway.errors import ApiError
 from gateway.exchange import current
+from gateway.hosts import Hosts
 from gateway.reading import Reading, ReasoningParser
 from gateway.tool_formats import TOOL_FORMATS, ToolCallParser
 from gateway.tool_formats.of_template import parser_of_template
@@ -66,9 +67,11 @@ class Gateway:
         model_name: str = "",
         reasoning_parser: ReasoningParser = "off",
         tool_call_parser: ToolCallParser = "auto",
+        hosts: Hosts | None = None,
     ) -> None:
         """Serve by a client. The rest is as in the settings."""
         self._client = client
+        self._hosts = hosts
         self._reasoning_parser = reasoning_parser
         self._tool_call_parser = tool_call_parser
         self._parsers: dict[str, str] = {}
@@ -78,7 +81,10 @@ class Gateway:
 
     async def caller_of(self, request: Request) -> AsyncClient:
         """Return a client that speaks for a request's caller: with the caller's token, and as a
-        part of the caller's trace. ApiError if the token is malformed."""
+        part of the caller's trace. ApiError if the token is malformed, or a website may have sent
+        the request."""
+        if self._hosts is not None:
+            self._hosts.check(request.headers.get("host", ""))
         metadata = []
         if authorization := request.headers.get("authorization"):
             if not _BEARER.fullmatch(authorization):

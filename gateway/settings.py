@@ -36,6 +36,12 @@ class GatewaySettings(BaseSettings):
         "orchestrators that share a store: requests go to all of them in turn, and away from one that is lost",
     )
     address: str = Field("127.0.0.1:8000", description="host:port to listen on. Port 0 picks a free port")
+    allowed_hosts: str = Field(
+        "",
+        description="names, with commas between them, by which requests may come, besides localhost and loopback addresses: "
+        "those of the gateway or of a proxy in front. Empty: on loopback no others, elsewhere all. any: all, also those that "
+        "a hostile website lets point here",
+    )
     model_name: str = Field(
         "",
         description="name that requests give as model, and that /v1/models lists. By default the last part of the target's "

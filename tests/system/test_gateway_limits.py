@@ -64,7 +64,9 @@ def connected(gateway: GatewayProcess, sent: str = "") -> Iterator[socket.socket
 
 
 def post(length: int, body: str = "") -> str:
-    head = f"POST {COMPLETIONS} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {length}"
+    head = (
+        f"POST {COMPLETIONS} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {length}"
+    )
     return f"{head}\r\n\r\n{body}"
 
 
@@ -138,7 +140,7 @@ def test_many_slow_readers_hold_up_no_other_caller(services: LocalServices, gate
 
 def test_pipelined_requests_are_answered_one_after_another(gateway: GatewayProcess) -> None:
     count = 1000
-    request = "GET /version HTTP/1.1\r\nhost: x\r\n"
+    request = "GET /version HTTP/1.1\r\nhost: localhost\r\n"
     last = f"{request}connection: close\r\n\r\n"
     received = b""
     with connected(gateway, f"{request}\r\n" * (count - 1) + last) as connection:
@@ -152,6 +154,9 @@ def test_a_header_that_never_ends_is_refused(gateway: GatewayProcess) -> None:
         for _ in range(100_000):
             connection.sendall(b"a: b\r\n" * 1000)
 
-    with connected(gateway, "GET /version HTTP/1.1\r\nhost: x\r\n") as connection, pytest.raises(ConnectionError):
+    with (
+        connected(gateway, "GET /version HTTP/1.1\r\nhost: localhost\r\n") as connection,
+        pytest.raises(ConnectionError),
+    ):
         send_lines(connection)
     assert gateway.send("/version").status == 200

@@ -181,7 +181,7 @@ def test_an_unknown_path_and_method_get_openais_error_too(gateway: GatewayProces
 
 def test_a_large_body_is_refused_before_it_is_sent(gateway: GatewayProcess) -> None:
     with socket.create_connection(address_of(gateway), timeout=60) as connection:
-        head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: {100 * 2**20}\r\n\r\n"
+        head = f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {100 * 2**20}\r\n\r\n"
         connection.sendall(head.encode())
         assert b" 413 " in read_all(connection)
 
@@ -189,7 +189,7 @@ def test_a_large_body_is_refused_before_it_is_sent(gateway: GatewayProcess) -> N
 def test_a_large_body_without_a_length_is_refused_too(gateway: GatewayProcess) -> None:
     piece = b"100000\r\n" + b" " * 2**20 + b"\r\n"
     with socket.create_connection(address_of(gateway), timeout=60) as connection:
-        connection.sendall(f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n".encode())
+        connection.sendall(f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n".encode())
         for _ in range(8):
             connection.sendall(piece)
         connection.sendall(b"1\r\n \r\n")
@@ -198,13 +198,13 @@ def test_a_large_body_without_a_length_is_refused_too(gateway: GatewayProcess) -
 
 def test_a_large_header_is_refused(gateway: GatewayProcess) -> None:
     with socket.create_connection(address_of(gateway), timeout=60) as connection:
-        connection.sendall(b"GET /version HTTP/1.1\r\nhost: x\r\nx-long: " + b"x" * 33 * 1024)
+        connection.sendall(b"GET /version HTTP/1.1\r\nhost: localhost\r\nx-long: " + b"x" * 33 * 1024)
         assert b" 400 " in read_all(connection)
 
 
 @pytest.mark.parametrize(
     "beginning",
-    [b"", b"GET /version HTT", f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{{".encode()],
+    [b"", b"GET /version HTT", f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n{{".encode()],
     ids=["nothing", "half a header", "half a body"],
 )
 def test_a_connection_that_says_nothing_more_is_closed(gateway: GatewayProcess, beginning: bytes) -> None:
@@ -219,7 +219,8 @@ def lasting(gateway: GatewayProcess, *, stream: bool) -> Iterator[socket.socket]
     """A connection on which an answer of many tokens is generated; it is closed at the end."""
     body = f'{{"model":"lasting","prompt":[10,20,30],"max_tokens":{LASTING_TOKENS},"speculation":"off",'
     body += f'"return_token_ids":true,"stream":{str(stream).lower()}}}'
-    head = f"POST {COMPLETIONS} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    head = f"POST {COMPLETIONS} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    head += f"content-length: {len(body)}\r\n\r\n"
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # so that the gateway has to wait for reads
         connection.settimeout(60)
@@ -267,6 +268,14 @@ def test_a_slow_reader_loses_nothing_and_holds_up_no_other_caller(lasting_servic
     events = re.findall(rb"^data: (\{.*\})", received, re.MULTILINE)
     token_counts = [len(json.loads(event)["choices"][0]["token_ids"]) for event in events]
     assert sum(token_counts) == LASTING_TOKENS
+
+
+def test_a_website_that_lets_its_name_point_here_is_refused(gateway: GatewayProcess) -> None:
+    """Its page could send any token."""
+    for headers in ({"host": "rebound.example"}, {"host": "rebound.example", "authorization": "Bearer unused"}):
+        refused = gateway.send("/v1/models", headers=headers)
+        assert (refused.status, refused.error["code"]) == (421, "host_not_allowed")
+    assert gateway.send("/v1/models", headers={"host": "localhost:8000"}).status == 200
 
 
 def test_tokens_are_passed_on_and_limits_come_back(tmp_path: Path) -> None:

@@ -232,7 +232,7 @@ def test_a_stream_is_answered_before_its_first_token(
     services: LocalServices, gateway: GatewayProcess, grpc_client: Client
 ) -> None:
     body = json.dumps({**CHAT_BODY, "stream": True})
-    head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n"
+    head = f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n"
     verifier = services.services["verifier"].process
     host, _, port = gateway.address.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=60) as connection:
