@@ -22,7 +22,7 @@ class CachedModel:
     """A model as a revision of its repository has it."""
 
     name: str
-    """Its name for ``--target`` and ``--draft``: a hub id, or the path of a GGUF file."""
+    """Name for ``--target`` and ``--draft``: a hub id, or the path of a GGUF file."""
     repository: str
     revision: str
     """Branch or tag, or else the commit."""
@@ -32,7 +32,7 @@ class CachedModel:
     served_by: str
     """Engine that would serve it, by its files' headers; empty if none would."""
     refusal: str = ""
-    """What is wrong with it, if no engine would serve it."""
+    """Reason why no engine would serve it."""
 
 
 def cached_models() -> Sequence[CachedModel]:
