@@ -10,7 +10,7 @@ from pydantic import Field
 
 from gateway.bodies import described
 from gateway.errors import ApiError
-from gateway.fields import Fields
+from gateway.fields import Fields, Metadata
 from gateway.gateway import Caller, gateway_of
 from gateway.reading import Reading
 from gateway.responses.beginning import find_conversation, named_fields
@@ -18,7 +18,6 @@ from gateway.responses.bodies import ConversationObject, Deleted, ItemPage
 from gateway.responses.ids import TurnId, conversation_id
 from gateway.responses.items import MessageItem, input_items
 from gateway.responses.pages import PAGE_QUERY, Page, PageOptions, known_query, page_of
-from gateway.responses.request import Metadata
 from gateway.responses.writing import AnswerWriter
 from slipstream.client import Message, Result, SessionInfo, ToolCall
 

@@ -39,6 +39,11 @@ def _encodable(value: str) -> str:
 
 Text = Annotated[str, AfterValidator(_encodable)]
 """Text that a message can hold. JSON may hold halves of surrogate pairs, which are no text."""
+Metadata = Annotated[
+    dict[Annotated[Text, Field(min_length=1, max_length=64)], Annotated[Text, Field(max_length=512)]],
+    Field(max_length=16),
+]
+"""Up to 16 texts by key."""
 Int32 = Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]
 """A number that a message can hold."""
 
@@ -140,7 +145,6 @@ class StructuredOutputs(Fields):
 
 
 COMMON_REFUSALS: Mapping[str, Refusal] = {
-    "metadata": Refusal("nothing is stored"),
     "service_tier": Refusal("all requests of a caller have the same priority", ("auto", "default")),
     "best_of": Refusal("choices are not ranked", (1,)),
     "use_beam_search": Refusal("tokens are sampled", (False,)),

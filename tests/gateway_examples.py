@@ -359,6 +359,7 @@ EXAMPLES: dict[type[Fields], dict[str, Example]] = {
         "tool_choice": Example("required", "always", {"tools": [TOOL]}),
         "parallel_tool_calls": Example(False, "no", {"tools": [TOOL]}),
         "chat_template_kwargs": Example({"enable_thinking": False}, {"thinks": True}),
+        "metadata": Example({"a": "b"}, {"a": 5}),
     },
     ChatMessage: {
         "role": Example("user", "robot"),

@@ -106,20 +106,20 @@ class InputMessage(Fields):
         "the assistant"
     )
 
-    def messages(self, field: str) -> Iterator[Message]:
-        """Yield the messages that our contract makes of this one. ApiError, which names ``field``,
-        for a block of the other role."""
+    def messages(self, field: str) -> Iterator[tuple[Message, str]]:
+        """Yield the messages that our contract makes of this one, each with the field of its
+        content. ApiError for a block of the other role. ``field`` is this message's own."""
         if isinstance(self.content, str):
-            yield Message(self.role, self.content)
+            yield Message(self.role, self.content), f"{field}.content"
             return
         for index, block in enumerate(self.content):
             if block.type in _OF_THE_OTHER[self.role]:
                 where = f"{field}.content[{index}].type"
                 raise ApiError(400, f"{where} must not be {block.type} in a message of the {self.role}", param=where)
         if self.role == "assistant":
-            yield self._of_assistant(self.content)
+            yield self._of_assistant(self.content), f"{field}.content"
         else:
-            yield from self._of_user(self.content)
+            yield from self._of_user(self.content, f"{field}.content")
 
     def _of_assistant(self, blocks: Sequence[AnyBlock]) -> Message:
         calls = [ToolCall(block.name, block.input, block.id) for block in blocks if isinstance(block, ToolUseBlock)]
@@ -127,15 +127,16 @@ class InputMessage(Fields):
         reasoning = f"<think>\n{thought}\n</think>\n\n" if thought else ""  # as the models write it
         return Message("assistant", reasoning + text_of(blocks), calls)
 
-    def _of_user(self, blocks: Sequence[AnyBlock]) -> Iterator[Message]:
-        results = [block for block in blocks if isinstance(block, ToolResultBlock)]
-        for result in results:
-            content = result.content or ""
-            text = content if isinstance(content, str) else text_of(content)
-            yield Message("tool", text, tool_call_id=result.tool_use_id)
+    def _of_user(self, blocks: Sequence[AnyBlock], field: str) -> Iterator[tuple[Message, str]]:
+        has_result = False
+        for index, block in enumerate(blocks):
+            if isinstance(block, ToolResultBlock):
+                content, has_result = block.content or "", True
+                text = content if isinstance(content, str) else text_of(content)
+                yield Message("tool", text, tool_call_id=block.tool_use_id), f"{field}[{index}].content"
         text = text_of(blocks)
-        if text or not results:
-            yield Message("user", text)
+        if text or not has_result:
+            yield Message("user", text), field
 
 
 _OF_THE_OTHER = {"user": ("thinking", "tool_use"), "assistant": ("tool_result",)}

@@ -105,13 +105,18 @@ class PromptFields(Fields):
         None, description="ours; variables of the chat template; one it does not read is refused"
     )
 
-    def conversation(self) -> list[Message]:
-        """Return the conversation as the client takes it. ApiError."""
+    def conversation(self) -> tuple[list[Message], dict[str, str]]:
+        """Return the conversation as the client takes it, and this request's names of its fields.
+        ApiError."""
         system = self.system if isinstance(self.system, str) else text_of(self.system or ())
-        said = [Message("system", system)] if system else []
+        said = [(Message("system", system), "system")] if system else []
         for index, message in enumerate(self.messages):
             said += message.messages(f"messages[{index}]")
-        return said
+        names = {}
+        for index, (_, field) in enumerate(said):
+            names[f"messages[{index}].content"] = names[f"messages[{index}].tool_calls"] = field
+            names[f"messages[{index}].role"] = f"{field.partition('.')[0]}.role"
+        return [message for message, _ in said], names
 
     def tool_use(self) -> ToolUse:
         """Return the tools, and what the answer may do with them. ApiError if the choice does not
@@ -138,6 +143,14 @@ class PromptFields(Fields):
         if forced is None:
             forced = [offered[choice.name or ""]]
         return ToolUse(list(offered.values()), forced, not choice.disable_parallel_tool_use)
+
+    def tool_names(self) -> dict[str, str]:
+        """Return this request's names of the fields of its tools."""
+        return {
+            f"tools[{index}].function.{field}": f"tools[{index}].{own}"
+            for index in range(len(self.tools or ()))
+            for field, own in (("name", "name"), ("parameters", "input_schema"))
+        }
 
     def template_options(self, tools: ToolUse) -> TemplateOptions:
         """Return what the chat template reads besides the messages."""

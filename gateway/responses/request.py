@@ -11,7 +11,7 @@ from pydantic import Field
 
 from gateway.chat_tools import MAX_TOOLS
 from gateway.errors import ApiError
-from gateway.fields import COMMON_REFUSALS, AnswerFields, Fields, Int32, Refusal, Text
+from gateway.fields import COMMON_REFUSALS, AnswerFields, Fields, Int32, Metadata, Refusal, Text
 from gateway.responses.items import Item
 from gateway.responses.note import Note
 from gateway.responses.resource import ToldSettings
@@ -22,12 +22,6 @@ from gateway.tools import ToolUse, variables_of
 from slipstream.client import Settings, TemplateOptions
 
 _NO_MODERATION = "nothing is moderated"
-
-Metadata = Annotated[
-    dict[Annotated[Text, Field(min_length=1, max_length=64)], Annotated[Text, Field(max_length=512)]],
-    Field(max_length=16),
-]
-"""Up to 16 texts by key."""
 
 
 class ConversationName(Fields):
@@ -48,7 +42,7 @@ class ResponseRequest(AnswerFields):
     """A request for a response."""
 
     REFUSED: ClassVar[Mapping[str, Refusal]] = {
-        **{name: refusal for name, refusal in COMMON_REFUSALS.items() if name != "metadata"},
+        **COMMON_REFUSALS,
         "max_tool_calls": Refusal("there are no built-in tools"),
         "reasoning": Refusal("the chat template decides", ({},)),
         "truncation": Refusal("a prompt is never cut: shorten the input", ("disabled",)),

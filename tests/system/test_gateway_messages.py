@@ -201,6 +201,20 @@ def test_a_refusal_has_anthropics_form_and_class(api: anthropic.Anthropic) -> No
         )
 
 
+def test_fields_of_the_prompt_are_named_as_the_caller_writes_them(plain_gateway: GatewayProcess) -> None:
+    """The contract counts the system message and results of tools as messages too."""
+    asked = {"model": MODEL, "messages": QUESTION, "max_tokens": 4}
+    empty = {"role": "user", "content": [{"type": "text", "text": ""}]}
+    result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1"}]}
+    fields = {"system": "Be brief.", "messages": [result, empty]}
+    tool = {"name": "f", "input_schema": {"type": "object", "title": "\ud800"}}
+    for path in ("/v1/messages", "/v1/messages/count_tokens"):
+        counted = {} if path.endswith("tokens") else {"max_tokens": 4}
+        for more, param in ((fields, "messages[1].content"), ({"tools": [tool]}, "tools[0].input_schema")):
+            body = {name: value for name, value in asked.items() if name != "max_tokens"} | counted | more
+            assert plain_gateway.send(path, body).error["param"] == param
+
+
 def test_a_stream_ends_without_openais_mark(plain_gateway: GatewayProcess) -> None:
     answer = plain_gateway.send("/v1/messages", {"model": MODEL, "messages": QUESTION, "max_tokens": 4, "stream": True})
     assert answer.status == 200 and "[DONE]" not in answer.body
