@@ -156,7 +156,7 @@ CASES: dict[str, Case] = {
         "answers over HTTP beside the same over gRPC",
         "over_http",
         "",
-        "--streams 8 --requests 32 --tokens 40 --repetitions 2",
+        "--requests 64 --repetitions 2",
     ),
     "readers": Case(
         "chats beside a client that never reads",

@@ -104,7 +104,7 @@ class SlipstreamServer:
         with _noted(record):
             async with asyncio.timeout(self._timeout):
                 responses = stub.Generate(request, metadata=self._metadata)
-                await _read_turn((response.event async for response in responses), record)
+                await read_turn((response.event async for response in responses), record)
         return record
 
     async def _chat(
@@ -127,7 +127,7 @@ class SlipstreamServer:
                         await call.write(
                             orchestrator_pb2.ChatRequest(message=orchestrator_pb2.UserMessage(content=prompt))
                         )
-                        await _read_turn(_turn_events(responses), record)
+                        await read_turn(_turn_events(responses), record)
                 yield record
                 if record.error:
                     return
@@ -192,12 +192,12 @@ def _refuse(event: orchestrator_pb2.ChatResponse) -> None:
         raise error_of(getattr(event, kind).error)
 
 
-async def _read_turn(events: AsyncIterator[turn_pb2.TurnEvent], record: Record) -> None:
+async def read_turn(events: AsyncIterator[turn_pb2.TurnEvent], record: Record) -> None:
     """Read a turn to its end. PeerError if it fails, or if the stream ends first."""
     async for event in events:
         now = time.monotonic()
         match event.WhichOneof("event"):
-            case "delta" if event.delta.token_ids:
+            case "delta" if event.delta.text:  # as over HTTP, where a token without text is no chunk
                 record.chunks.append(now)
             case "failed":
                 raise error_of(event.failed.error)

@@ -23,7 +23,9 @@ from slipstream.bench.report import Distribution, Report, report_of
 from slipstream.bench.running import Run, run_load
 from slipstream.bench.schedule import Schedule
 from slipstream.bench.showing import as_dict, remarks
+from slipstream.bench.slipstream_server import read_turn
 from slipstream.bench.sse import EventParser
+from slipstream.v1 import turn_pb2
 
 
 def record(intended: float, chunks: list[float], ended: float, tokens: int) -> Record:
@@ -296,3 +298,14 @@ def test_ratios_have_their_spread_over_the_rounds() -> None:
 
     found = ratios(rounds(0.1, 0.2, 0.1), rounds(0.2, 0.2, 0.3))["ttft_p50"]
     assert (found.median, found.least, found.most) == pytest.approx((2.0, 1.0, 3.0))
+
+
+def test_tokens_without_text_are_no_chunk_over_grpc_as_over_http() -> None:
+    async def events() -> AsyncIterator[turn_pb2.TurnEvent]:
+        for text in ("", "a", "", "bc"):
+            yield turn_pb2.TurnEvent(delta=turn_pb2.TurnDelta(text=text, token_ids=[5]))
+        yield turn_pb2.TurnEvent(finished=turn_pb2.TurnFinished(usage=turn_pb2.Usage(generated_token_count=4)))
+
+    taken = record(0.0, [], 0.0, 0)
+    asyncio.run(read_turn(events(), taken))
+    assert (len(taken.chunks), taken.output_tokens) == (2, 4)
