@@ -681,3 +681,11 @@ def write_model(directory: Path, template: ChatTemplate, where: str = "config") 
     else:
         config["chat_template"] = [{"name": name, "template": text} for name, text in named]
     (directory / "tokenizer_config.json").write_text(json.dumps(config))
+
+
+def read_tools(directory: Path) -> Path:
+    """Give a model a chat template that reads tools, and return the model."""
+    source = TEMPLATES["qwen-tools"].source
+    assert isinstance(source, str)
+    (directory / "chat_template.jinja").write_text(source)
+    return directory

@@ -15,7 +15,7 @@ import pytest
 from gateway.fields import Fields
 from slipstream.cli.local import LocalServices, PairSettings
 from slipstream.hosting.tokenizer_files import embedded_directory
-from tests.chat_templates import TEMPLATES
+from tests.chat_templates import read_tools
 from tests.gateway_examples import EXAMPLES, PLACES, Example, names_of, request_models
 from tests.gateway_process import Answer, GatewayProcess, gateway_process
 
@@ -30,9 +30,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
     """A gateway before the embedded target, with a chat template that reads tools."""
     target = tmp_path_factory.mktemp("model") / "embedded-target"
     shutil.copytree(embedded_directory("target"), target)
-    source = TEMPLATES["qwen-tools"].source
-    assert isinstance(source, str)
-    (target / "chat_template.jinja").write_text(source)
+    read_tools(target)
     pair = PairSettings(target=str(target), draft="")
     with LocalServices(pair) as local, gateway_process(local.orchestrator_address) as running:
         yield running

@@ -13,7 +13,7 @@ import pytest
 from slipstream.cli.local import LocalServices, PairSettings
 from slipstream.client import Client, Message, Settings, TemplateOptions, Tool, ToolCall
 from tests import tiny_models
-from tests.chat_templates import TEMPLATES
+from tests.chat_templates import read_tools
 from tests.gateway_process import gateway_process
 from tests.response_types import check_events, check_response
 
@@ -41,9 +41,7 @@ pytestmark = pytest.mark.essential
 @pytest.fixture(scope="module")
 def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServices]:
     directory = tiny_models.save(tiny_models.build("llama"), tmp_path_factory.mktemp("model") / MODEL)
-    source = TEMPLATES["qwen-tools"].source
-    assert isinstance(source, str)
-    (directory / "chat_template.jinja").write_text(source)
+    read_tools(directory)
     with LocalServices(PairSettings(target=str(directory), draft="")) as local:
         yield local
 

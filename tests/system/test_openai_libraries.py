@@ -16,7 +16,7 @@ import pytest
 from slipstream.cli.local import LocalServices, PairSettings
 from slipstream.client import Client, Settings
 from tests import node_packages, tiny_models
-from tests.chat_templates import TEMPLATES
+from tests.chat_templates import read_tools
 from tests.documents import ROOT, Block, blocks, suite_of
 from tests.either_client import until
 from tests.gateway_process import GatewayProcess, gateway_process
@@ -57,7 +57,7 @@ def lasting() -> Iterator[LocalServices]:
 def tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     """A gateway to a small random model whose chat template reads tools."""
     directory = tiny_models.save(tiny_models.build("llama"), tmp_path_factory.mktemp("model") / "target")
-    (directory / "chat_template.jinja").write_text(str(TEMPLATES["qwen-tools"].source))
+    read_tools(directory)
     with (
         LocalServices(PairSettings(target=str(directory), draft="")) as local,
         gateway_process(local.orchestrator_address) as running,

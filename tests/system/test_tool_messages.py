@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 from slipstream.cli.local import LocalServices, PairSettings
 from slipstream.client import Client, Message, PeerError, Settings, TemplateOptions, Tool, ToolCall
 from tests import tiny_models
-from tests.chat_templates import TEMPLATES
+from tests.chat_templates import read_tools
 from tests.either_client import connected
 
 SHORT = Settings(max_token_count=6, seed=5, temperature=1.0, ignore_end_tokens=True)
@@ -38,10 +38,7 @@ FUNCTION = {"name": "weather", "description": "Tell the weather.", "parameters":
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tiny_models.save(tiny_models.build("llama"), tmp_path_factory.mktemp("model") / "target")
-    source = TEMPLATES["qwen-tools"].source
-    assert isinstance(source, str)
-    (directory / "chat_template.jinja").write_text(source)
-    return directory
+    return read_tools(directory)
 
 
 @pytest.fixture(scope="module")
