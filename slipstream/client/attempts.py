@@ -13,6 +13,7 @@ from slipstream.rpc.status import PeerError
 
 _FIRST_DELAY = 0.05
 _LONGEST_DELAY = 2.0
+_REMOVED = "Stream removed"
 
 
 @dataclass(slots=True)
@@ -31,7 +32,14 @@ class Contact:
 def is_lost(error: PeerError) -> bool:
     """Return whether the connection failed rather than the call: the server is away, or the call
     was cancelled and not by this client."""
-    return error.code is Code.UNAVAILABLE or (error.code is Code.CANCELLED and error.reason == Code.CANCELLED.name)
+    is_cancelled = error.code is Code.CANCELLED and error.reason == Code.CANCELLED.name
+    return error.code is Code.UNAVAILABLE or is_cancelled or _is_removed(error)
+
+
+def _is_removed(error: PeerError) -> bool:
+    """Return whether the connection was closed just when the call began. gRPC then makes up a
+    status of its own, UNKNOWN, and the call may have reached the server or not."""
+    return error.code is Code.UNKNOWN and error.reason == Code.UNKNOWN.name and str(error).startswith(_REMOVED)
 
 
 class Attempts:
@@ -79,8 +87,8 @@ class Attempts:
         """Return the seconds to wait before the next attempt: twice as long each time, at least
         as long as the server asks for, and partly random. Raises the error if it is final,
         DEADLINE_EXCEEDED if no time is left for another attempt."""
-        if error.reason != error.code.name:
-            self._contact.reached = True  # only a server gives reasons
+        if error.reason != error.code.name or _is_removed(error):
+            self._contact.reached = True  # only a server gives reasons, or closes a connection
         if not is_lost(error):
             raise error
         now = self._clock()

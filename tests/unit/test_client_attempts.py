@@ -16,6 +16,9 @@ from slipstream.v1 import turn_pb2
 LOST = PeerError(Code.UNAVAILABLE, "UNAVAILABLE", "socket closed")
 
 
+REMOVED = PeerError(Code.UNKNOWN, "UNKNOWN", "Stream removed (Socket closed)")
+
+
 class Clock:
     def __init__(self) -> None:
         self.now = 100.0
@@ -109,3 +112,11 @@ def test_a_mere_watcher_owns_no_turn() -> None:
     watching = Watching(pb.WatchTurnRequest(session_id="s", turn=2), attempts(Contact(10.0))[0])
     assert not watching.owned
     assert watching.request_id == ""
+
+
+def test_a_connection_that_closes_under_the_first_call_is_made_again() -> None:
+    tries, _ = attempts(Contact(reconnect=10.0))
+    assert tries.delay_after(REMOVED) == 0.05
+    assert tries.reached
+    with pytest.raises(PeerError, match="a fault"):
+        attempts(Contact(reconnect=10.0))[0].delay_after(PeerError(Code.UNKNOWN, "UNKNOWN", "a fault of the server"))
