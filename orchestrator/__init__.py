@@ -1,5 +1,5 @@
 """The orchestrator: sessions, rounds and the public contract."""
 
-from slipstream.rpc.polling import poll_directly
+from slipstream.rpc.grpc_environment import set_grpc_environment
 
-poll_directly()  # before anything imports grpc
+set_grpc_environment()  # before anything imports grpc

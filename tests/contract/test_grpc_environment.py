@@ -1,4 +1,4 @@
-"""A service's grpc waits at its sockets itself."""
+"""A service's grpc waits at its sockets itself, and leaves forks alone."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ async def start():
     await server.start()
     await server.stop(None)
 asyncio.run(start())
-print(os.environ["GRPC_EXPERIMENTS"])
+print(os.environ["GRPC_EXPERIMENTS"], os.environ["GRPC_ENABLE_FORK_SUPPORT"])
 """
 
 
 def start(package: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """A process that imports what the service does, and starts a server."""
-    inherited = {name: value for name, value in os.environ.items() if name != "GRPC_EXPERIMENTS"}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("GRPC_")}
     return subprocess.run(
         [sys.executable, "-c", _START.format(package=package)],
         env=inherited | environment,
@@ -35,12 +35,13 @@ def start(package: str, **environment: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("package", ["orchestrator", "verifier_service", "draft_service"])
 def test_grpc_knows_what_it_is_told(package: str) -> None:
     ran = start(package)
-    assert ran.stdout.split() == ["-event_engine_client,-event_engine_listener"]
-    assert "Unknown experiment" not in ran.stderr  # a later grpc may have no choice any more: then polling.py goes
+    assert ran.stdout.split() == ["-event_engine_client,-event_engine_listener", "0"]
+    assert "Unknown experiment" not in ran.stderr  # a later grpc may have no choice any more: then that variable goes
 
 
 def test_what_the_environment_says_counts() -> None:
-    assert start("orchestrator", GRPC_EXPERIMENTS="nothing_that_is").stdout.split() == ["nothing_that_is"]
+    said = start("orchestrator", GRPC_EXPERIMENTS="nothing_that_is", GRPC_ENABLE_FORK_SUPPORT="1").stdout.split()
+    assert said == ["nothing_that_is", "1"]
 
 
 def test_grpc_says_what_it_does_not_know() -> None:
