@@ -22,11 +22,12 @@ from rich.table import Table
 
 from benchmarks.recorded_turns import read_turns
 from benchmarks.report import Report, add_output
-from benchmarks.simulated_hints import Scenario, simulate
 from draft_service import lines, worth
 from orchestrator.proposers import draft, paying, trials
 from slipstream import ngrams, pace, step_times
 from slipstream.engine import hinting, run_hints
+from slipstream.simulation.scenario import Scenario
+from slipstream.simulation.simulation import simulate
 
 NUMBERS = (
     "MOST_HINTS",
@@ -50,7 +51,7 @@ NUMBERS = (
     "LONGEST_AGREEMENT",
     "SEND_SECONDS",
     "BRANCH_STEP_SECONDS",
-    "_LONGEST_HOLD",
+    "LONGEST_HOLD",
     "WINDOW",
     "REST",
     "LEAST_SHARE",

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.simulated_text import Scenario
+from slipstream.simulation.scenario import Scenario
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from draft_service.lines import SEND_SECONDS
+from draft_service.worth import SEND_SECONDS
 from slipstream.engine.arithmetic import ArithmeticSettings, next_token
 from slipstream.engine.hinting.calibration import LEAST_SURVIVAL
 from slipstream.engine.hinting.hints import MOST_TOKENS

@@ -9,16 +9,12 @@ from typing import NamedTuple
 
 from draft_service.committed import CommittedText
 from draft_service.outcomes import odds_of
-from draft_service.worth import DraftWorth
+from draft_service.worth import SEND_SECONDS, DraftWorth
 from slipstream.engine.hinting.calibration import LEAST_SURVIVAL, temperature_class
 from slipstream.engine.hinting.hints import MOST_TOKENS, Hint
 from slipstream.engine.hinting.horizon import Horizon, Line, least_survival
 from slipstream.sampling.row import VOID, Choice
 from slipstream.sampling.rule import SamplingRule
-
-SEND_SECONDS = 0.005
-"""Seconds of guessing between two hints, and the longest multi-step run. Less: more messages. More:
-the target hears of a guess later."""
 
 
 class GuessLimits(NamedTuple):

@@ -11,6 +11,10 @@ from slipstream.engine.hinting.horizon import Probes
 from slipstream.engine.hinting.selection import best_prefix
 from slipstream.step_times import StepTimes
 
+SEND_SECONDS = 0.005
+"""Seconds of guessing between two hints, and the longest multi-step run. Less: more messages. More:
+the target hears of a guess later."""
+
 BRANCH_STEP_SECONDS = 0.001
 """Seconds of a step from which on it looks for other choices. Shorter steps are taken in multi-step
 runs, which cannot. Less: such a draft takes longer for each guess."""

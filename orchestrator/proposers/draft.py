@@ -22,7 +22,7 @@ from orchestrator.peers.sequence import REASONS_TO_RESTATE
 from orchestrator.proposers.draft_work import DraftWork
 from orchestrator.proposers.paying import Paying
 from orchestrator.proposers.proposer import Figures, HintSink, Proposer
-from orchestrator.proposers.trials import SETTLING_TOKENS, Grade, Trials
+from orchestrator.proposers.trials import LONGEST_HOLD, SETTLING_TOKENS, Grade, Trials
 from orchestrator.rounds.draft_request import SessionDrafting
 from orchestrator.rounds.drafting import DraftSide
 from orchestrator.rounds.drafts import Drafts
@@ -42,9 +42,6 @@ until the next run."""
 
 _LONGEST_FIXED_HOLD = 1.0
 """Longest time in seconds for which a step waits for the hint of a fixed length."""
-
-_LONGEST_HOLD = 0.05
-"""Longest time in seconds for which a step waits for a hint on shared processors."""
 
 _LEAST_SILENCE, _USUAL_INTERVALS, _READING_SECONDS = 1.0, 100, 0.01
 """A draft is silent for too long after so many seconds, or so many usual intervals between its
@@ -105,7 +102,7 @@ class DraftProposer(Proposer):
             return None
         if terms.speculation.draft_length is not None:
             return min(_LONGEST_FIXED_HOLD, self._side.deadline_seconds)
-        return _LONGEST_HOLD if self._is_shared else None
+        return LONGEST_HOLD if self._is_shared else None
 
     def _meet(self, side: DraftSide, terms: RoundTerms, verifier: ModelInfo) -> None:
         """See whether a draft shares the verifier's processors, and must be tried there: one whose

@@ -19,6 +19,9 @@ from collections import deque
 from collections.abc import Callable
 from statistics import median
 
+LONGEST_HOLD = 0.05
+"""Longest time in seconds for which a step waits for a hint on shared processors."""
+
 WINDOW_SECONDS = 0.1
 """Shortest window. More: a window's rate is steadier, but a trial of the worse way costs more."""
 

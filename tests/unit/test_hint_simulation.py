@@ -12,9 +12,10 @@ from statistics import mean
 import pytest
 
 from benchmarks.hint_simulation import NEVER, NUMBERS, SMALL, changed
-from benchmarks.simulated_hints import Scenario, simulate
 from slipstream.engine import run_hints
 from slipstream.engine.hinting import calibration, hints, horizon
+from slipstream.simulation.scenario import Scenario
+from slipstream.simulation.simulation import simulate
 
 ONE = Scenario(token_count=400)
 STEP = ONE.verify + ONE.verify_row

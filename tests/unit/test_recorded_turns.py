@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.recorded_turns import outcomes, read_turns
-from benchmarks.simulated_hints import simulate
+from slipstream.simulation.simulation import simulate
 
 
 def step(count: int, hinted: int = 0, accepted: int = 0, proposer: str = "PROPOSER_DRAFT") -> dict[str, Any]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from benchmarks.simulated_owner import Owner
-from benchmarks.simulated_text import PROFILED, PROMPT, Scenario, Text
-from benchmarks.simulated_time import Clock, Processor
-from draft_service import lines, worth
+from draft_service.worth import BRANCH_STEP_SECONDS, SEND_SECONDS
 from slipstream.engine.hinting.calibration import Calibration
 from slipstream.engine.hinting.hints import Hint
 from slipstream.engine.hinting.horizon import Horizon, Line, Probes, least_survival
 from slipstream.engine.hinting.selection import best_prefix
+from slipstream.simulation.clock import Clock, Processor
+from slipstream.simulation.owner import Owner
+from slipstream.simulation.scenario import PROMPT, Scenario, Text
 from slipstream.step_times import StepTimes
 
 
@@ -40,10 +40,11 @@ class Draft:
         self._resting = [False] * len(texts)
         self._untold: dict[Line, int] = {}
         """Tokens of each line that no hint has had."""
-        profile = [(rows, scenario.draft + (rows - 1) * scenario.draft_row) for rows in PROFILED]
-        self._times = StepTimes(profile)
+        self._times = StepTimes(scenario.draft_times())
+        """Times of the steps, as the draft has seen them."""
+        self._usual = StepTimes(scenario.draft_times())
         self._is_busy = False
-        self._has_branches = scenario.has_branches and scenario.draft >= worth.BRANCH_STEP_SECONDS
+        self._has_branches = scenario.has_branches and self._usual.seconds(1) >= BRANCH_STEP_SECONDS
         if scenario.is_hinted and not scenario.takes_ngrams:
             clock.after(0, self._look)
 
@@ -73,9 +74,8 @@ class Draft:
         elif not (chosen := self._probe()):
             return
         self._is_busy = True
-        seconds = self._scenario.draft + (len(chosen) - 1) * self._scenario.draft_row
         ended = partial(self._end, chosen, self._clock.now)
-        self._processor.start(self._vary(seconds), ended)
+        self._processor.start(self._vary(self._usual.seconds(len(chosen))), ended)
 
     def _probe(self) -> list[tuple[int, Line]]:
         """Return a line to guess one token of, or nothing yet."""
@@ -107,9 +107,9 @@ class Draft:
         """Send a line's hint if it is due: the first token at once, later ones together."""
         is_next = any(line is other for _, other in self._worth(session))
         count, step = self._untold[line], self._times.seconds(1)
-        if is_next and len(line.path) > 1 and (count + 1) * step <= lines.SEND_SECONDS:
+        if is_next and len(line.path) > 1 and (count + 1) * step <= SEND_SECONDS:
             return
         del self._untold[line]
-        due = max(1, int(lines.SEND_SECONDS / step)) * step if is_next else None
+        due = max(1, int(SEND_SECONDS / step)) * step if is_next else None
         hint = self._horizons[session].hint(line, due)
         self._clock.after(self._scenario.round_trip / 2, partial(self._send, session, hint))

@@ -10,21 +10,21 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
-from benchmarks.simulated_draft import Draft
-from benchmarks.simulated_owner import Owner
-from benchmarks.simulated_text import PROFILED, PROMPT, Scenario, Text
-from benchmarks.simulated_time import Clock, Processor
-from orchestrator.proposers import draft
-from orchestrator.proposers.trials import Trials
+from orchestrator.proposers.trials import LONGEST_HOLD, Trials
 from slipstream.engine.hinting.calibration import Calibration
 from slipstream.engine.hinting.hints import MOST_TOKENS, Candidate, Hint, HintBox, Maker, Source
 from slipstream.engine.hinting.holding import Habit, Hold, divide
 from slipstream.engine.hinting.selection import Offer, select
-from slipstream.engine.run_hints import HintTerms, RunHints
+from slipstream.simulation.clock import Clock, Processor
+from slipstream.simulation.draft import Draft
+from slipstream.simulation.owner import Owner
+from slipstream.simulation.scenario import PROMPT, Scenario, Text
 from slipstream.step_times import StepTimes
 
-__all__ = ["Outcome", "Scenario", "Simulation", "simulate"]
+if TYPE_CHECKING:
+    from slipstream.engine.run_hints import RunHints
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +42,11 @@ class Outcome:
 class Run:
     """A session at the verifier."""
 
-    def __init__(self, text: Text, calibration: Calibration, habit: Habit, owner: Owner, terms: HintTerms) -> None:
+    def __init__(
+        self, text: Text, calibration: Calibration, habit: Habit, owner: Owner, ngrams: RunHints | None
+    ) -> None:
         self.text, self.owner = text, owner
-        self.own = RunHints(terms, 0)
-        """Hints that the verifier makes itself."""
-        self.own.bind(calibration, habit)
+        self.ngrams = ngrams
         self.length = PROMPT
         self.box = HintBox(calibration.judge)
         self.hold = Hold(habit)
@@ -67,14 +67,16 @@ class Simulation:
         self._draw = random.Random(scenario.seed)
         self.clock = Clock()
         self._processor = Processor(self.clock)
-        profile = [(rows, scenario.verify + rows * scenario.verify_row) for rows in PROFILED]
-        self.times = StepTimes(profile, scenario.row_multiple)
+        self.times = StepTimes(scenario.verify_times(), scenario.row_multiple)
+        """Times of the steps, as the verifier has seen them."""
+        self._usual = StepTimes(scenario.verify_times(), scenario.row_multiple)
         self.calibration = Calibration()
         habit = Habit()
         texts = [Text(scenario, 1000 * scenario.seed + index) for index in range(scenario.sessions)]
         trials = Trials(lambda: self.clock.now) if scenario.is_shared else None
-        terms = HintTerms(takes_ngrams=scenario.takes_ngrams and scenario.is_hinted)
-        self.runs = [Run(text, self.calibration, habit, Owner(trials, scenario.sessions), terms) for text in texts]
+        self.runs = [
+            Run(text, self.calibration, habit, Owner(trials, scenario.sessions), self._ngrams(habit)) for text in texts
+        ]
         processor = self._processor if scenario.is_shared else Processor(self.clock)
         self._draft = Draft(scenario, self.clock, processor, texts, self._send, self.vary)
         self._maker: Maker = (Source.DRAFT, 1)
@@ -93,6 +95,16 @@ class Simulation:
     def vary(self, seconds: float) -> float:
         """Return the seconds of one step that takes so long as a rule."""
         return seconds * self._draw.uniform(1 - self._scenario.jitter, 1 + self._scenario.jitter)
+
+    def _ngrams(self, habit: Habit) -> RunHints | None:
+        """Return the maker of the hints that a verifier makes itself, if the scenario has it."""
+        if not (self._scenario.takes_ngrams and self._scenario.is_hinted):
+            return None
+        from slipstream.engine.run_hints import HintTerms, RunHints  # needs NumPy, and nothing else here does
+
+        hints = RunHints(HintTerms(takes_ngrams=True), 0)
+        hints.bind(self.calibration, habit)
+        return hints
 
     def _send(self, session: int, hint: Hint) -> None:
         """Take in a hint."""
@@ -117,8 +129,8 @@ class Simulation:
             self.clock.after(again - self.clock.now, self._look)
 
     def _best(self, run: Run) -> tuple[Candidate, list[float]] | None:
-        if self._scenario.takes_ngrams:
-            found = run.own.best(run.chosen, MOST_TOKENS)
+        if run.ngrams is not None:
+            found = run.ngrams.best(run.chosen, MOST_TOKENS)
             return None if found is None else (found[0], [*found[1].survivals])
         return self.calibration.best(run.box.candidates(run.chosen), MOST_TOKENS)
 
@@ -126,7 +138,7 @@ class Simulation:
         survival = best[1][-1] if best is not None else None
         odds = self.calibration.mean(self._maker)
         plain_rate = 1 / self.times.seconds(len(self.runs))
-        return run.hold.until(self.clock.now, survival, odds, others_step, draft._LONGEST_HOLD, plain_rate)
+        return run.hold.until(self.clock.now, survival, odds, others_step, LONGEST_HOLD, plain_rate)
 
     def _step(self, parts: list[tuple[Run, tuple[Candidate, list[float]] | None]]) -> None:
         offers = [Offer(best[1] if best is not None else []) for _, best in parts]
@@ -136,9 +148,7 @@ class Simulation:
         for run, _ in parts:
             self._held += self.clock.now - run.ready_since
         rows = len(parts) + sum(counts)
-        multiple = self._scenario.row_multiple
-        padded = -(-rows // multiple) * multiple
-        seconds = self.vary(self._scenario.verify + padded * self._scenario.verify_row)
+        seconds = self.vary(self._usual.seconds(rows))
         seconds *= 5 if self._draw.random() < self._scenario.slow_share else 1
         ended = partial(self._end, [run for run, _ in parts], hints, rows, self.clock.now)
         self._processor.start(seconds, ended)

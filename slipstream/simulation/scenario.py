@@ -49,12 +49,18 @@ class Scenario:
     holds: bool | None = None
     """True if runs wait for hints; None: where processors are shared, since only there it pays."""
     verify: float = 0.025
+    """Seconds of each of the verifier's steps, and ``verify_row`` those of each of its rows."""
     verify_row: float = 0.0002
     row_multiple: int = 1
     row_limit: int = 512
     draft: float = 0.003
+    """Seconds of a draft's step of one row."""
     draft_row: float = 0.00005
     """Seconds of each row of a draft's step after the first."""
+    verify_profile: tuple[tuple[int, float], ...] = ()
+    """Row counts and seconds of the verifier's steps, instead of ``verify`` and ``verify_row``."""
+    draft_profile: tuple[tuple[int, float], ...] = ()
+    """The same of the draft's steps, instead of ``draft`` and ``draft_row``."""
     is_shared: bool = False
     """True if draft and verifier share their processors."""
     jitter: float = 0.05
@@ -64,6 +70,14 @@ class Scenario:
     frozen_at: float = math.inf
     """Time from which the draft stands still."""
     seed: int = 1
+
+    def verify_times(self) -> Sequence[tuple[int, float]]:
+        """Return row counts and the seconds of the verifier's steps."""
+        return self.verify_profile or [(rows, self.verify + rows * self.verify_row) for rows in PROFILED]
+
+    def draft_times(self) -> Sequence[tuple[int, float]]:
+        """Return row counts and the seconds of the draft's steps."""
+        return self.draft_profile or [(rows, self.draft + (rows - 1) * self.draft_row) for rows in PROFILED]
 
 
 class _Passages:

@@ -1,0 +1,1 @@
+"""Sessions on one verifier with a draft that sends hints, simulated in made-up time."""
