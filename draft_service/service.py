@@ -14,7 +14,7 @@ from draft_service.proposer import ProposeJob
 from draft_service.stream_guesses import StreamGuesses
 from draft_service.worth import DraftWorth
 from slipstream.agreed import MAX_ANSWER_BYTES
-from slipstream.engine.host import EngineHost
+from slipstream.engine.host import JobHost
 from slipstream.engine.job import Statement
 from slipstream.engine.sequence import Sequence
 from slipstream.hosting.handles import Handles
@@ -39,7 +39,7 @@ class DraftService(
 ):
     """Proposes tokens for many sequences over each stream, when asked or by itself."""
 
-    def __init__(self, host: EngineHost[Any], handles: Handles, telemetry: ServiceTelemetry, **settings: Any) -> None:
+    def __init__(self, host: JobHost[Any], handles: Handles, telemetry: ServiceTelemetry, **settings: Any) -> None:
         """``settings`` as `ItemService` has them."""
         super().__init__(host, handles, telemetry, **settings)
         digest = hashlib.sha256(handles.weights_fingerprint.encode()).digest()

@@ -19,7 +19,7 @@ from slipstream.engine.continuing_job import sum_times
 from slipstream.engine.errors import ContextExceededError, StaleRoundError
 from slipstream.engine.hinting.hints import MOST_TOKENS, Hint
 from slipstream.engine.hinting.horizon import Line
-from slipstream.engine.host import EngineHost
+from slipstream.engine.host import JobHost
 from slipstream.engine.job import Job
 from slipstream.engine.sequence import Sequence
 from slipstream.errors import FieldViolation, InvalidFieldsError, SlipstreamError
@@ -41,7 +41,7 @@ class StreamGuesses:
     """The guesses that one stream has started. They end with it."""
 
     def __init__(
-        self, host: EngineHost[Any], handles: PeerHandles, telemetry: ServiceTelemetry, worth: DraftWorth
+        self, host: JobHost[Any], handles: PeerHandles, telemetry: ServiceTelemetry, worth: DraftWorth
     ) -> None:
         self._host = host
         self._handles = handles
@@ -52,7 +52,7 @@ class StreamGuesses:
     def begin(
         self, item: draft_pb2.DraftItem, answer: Answer[draft_pb2.DraftResult]
     ) -> Coroutine[Any, Any, None] | None:
-        """Do what an item says. Raises what `PeerHandles.open_handle` and `EngineHost.run_round`
+        """Do what an item says. Raises what `PeerHandles.open_handle` and `JobHost.run_round`
         raise, ContextExceededError and InvalidFieldsError."""
         action = item.WhichOneof("action")
         if action == "start":
@@ -104,7 +104,7 @@ class StreamGuesses:
             self._host.stop_run(*key)
 
     def _check_commit(self, commit: draft_pb2.CommitTokens) -> None:
-        size = self._host.engine.model.vocabulary_size
+        size = self._host.served.model.vocabulary_size
         violations = [*_price_violations(commit.price)]
         if commit.position < 0:
             violations.append(FieldViolation("position", f"must be at least 0, but is {commit.position}"))
@@ -116,14 +116,14 @@ class StreamGuesses:
             raise InvalidFieldsError(violations)
 
     def _check_length(self, length: int) -> None:
-        most = self._host.engine.context_length
+        most = self._host.served.context_length
         if length > most:
             raise ContextExceededError(f"{length} tokens do not fit into the context of {most}", context_length=most)
 
     def _start(
         self, item: draft_pb2.DraftItem, answer: Answer[draft_pb2.DraftResult]
     ) -> Coroutine[Any, Any, None] | None:
-        start, engine = item.start, self._host.engine
+        start, engine = item.start, self._host.served
         if violations := [*_start_violations(start)]:
             raise InvalidFieldsError(violations)
         rule = rule_of(start.rule, engine.model.vocabulary_size)

@@ -397,6 +397,13 @@ class Reason(StrEnum):
         "The model cannot compute any more, and its service ends.",
         "Operators: read the service's log, and let a supervisor restart the service.",
     )
+    ENGINE_LOST = (
+        "ENGINE_LOST",
+        Code.UNAVAILABLE,
+        Audience.ITEMS | Audience.PEERS,
+        "The stock engine behind a verifier cannot be reached, or it fails.",
+        "None: turns wait or move to another verifier. Operators: read the stock engine's log.",
+    )
     UNKNOWN_HANDLE = (
         "UNKNOWN_HANDLE",
         Code.NOT_FOUND,

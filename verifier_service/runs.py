@@ -14,7 +14,7 @@ from slipstream.agreed import LONGEST_HOLD_SECONDS
 from slipstream.engine.continuing_job import sum_times
 from slipstream.engine.errors import StaleRoundError
 from slipstream.engine.hinting.hints import MOST_TOKENS
-from slipstream.engine.host import EngineHost
+from slipstream.engine.host import JobHost
 from slipstream.engine.job import Job, Statement
 from slipstream.engine.run_hints import HintTerms, RunStep, merged
 from slipstream.engine.run_job import RunEnd, RunJob, RunLimits
@@ -43,7 +43,7 @@ _ENDS = {
 class StreamRuns:
     """The runs that one stream has started. They end with it."""
 
-    def __init__(self, host: EngineHost[Any], handles: PeerHandles, telemetry: ServiceTelemetry) -> None:
+    def __init__(self, host: JobHost[Any], handles: PeerHandles, telemetry: ServiceTelemetry) -> None:
         self._host = host
         self._handles = handles
         self._telemetry = telemetry
@@ -53,7 +53,7 @@ class StreamRuns:
     def begin(
         self, item: verifier_pb2.RunItem, answer: Answer[verifier_pb2.RunResult]
     ) -> Coroutine[Any, Any, None] | None:
-        """Do what an item says. Raises what `PeerHandles.open_handle` and `EngineHost.run_round`
+        """Do what an item says. Raises what `PeerHandles.open_handle` and `JobHost.run_round`
         raise, and InvalidFieldsError."""
         action = item.WhichOneof("action")
         if action == "start":
@@ -76,7 +76,7 @@ class StreamRuns:
 
     def _hint(self, name: str, item: verifier_pb2.RunItem) -> None:
         try:
-            hint = hint_of(item.hint, self._host.engine.model.vocabulary_size)
+            hint = hint_of(item.hint, self._host.served.model.vocabulary_size)
         except InvalidFieldsError as error:  # the run goes on without it
             self._telemetry.record_failure(error)
             return
@@ -98,7 +98,7 @@ class StreamRuns:
         start = item.start
         if violations := [*_violations(start)]:
             raise InvalidFieldsError(violations)
-        rule = rule_of(start.rule, self._host.engine.model.vocabulary_size)
+        rule = rule_of(start.rule, self._host.served.model.vocabulary_size)
         if rule.draws_ratios:
             raise InvalidFieldsError([FieldViolation("rule.acceptance", "must not be RATIO: a run has no proposal")])
         name = self._handles.open_handle(item.handle, start)

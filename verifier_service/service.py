@@ -95,7 +95,7 @@ class VerifierService(
                     [FieldViolation(f"distributions[{index}]", f"must have at most {most} tokens")]
                 )
         distributions = [distribution_of(message) for message in item.distributions]
-        size = self.host.engine.model.vocabulary_size
+        size = self.host.served.model.vocabulary_size
         for index, (token, distribution) in enumerate(zip(item.proposal, distributions, strict=True)):
             fault = distribution_fault(token, distribution, size)
             if fault is not None:

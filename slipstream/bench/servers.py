@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import grpc
 
 from slipstream.bench.goals import BadOptionError
-from slipstream.bench.http import Origin
+from slipstream.transport.http_client import Origin
 from slipstream.bench.openai_server import OpenAiServer
 from slipstream.bench.server import Asked, BenchServer
 from slipstream.bench.slipstream_server import SlipstreamServer

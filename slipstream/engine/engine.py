@@ -16,6 +16,7 @@ from slipstream.engine.pages import PagePool
 from slipstream.engine.sequence import Sequence, SequenceCache
 from slipstream.engine.stop_flag import StopFlag
 from slipstream.engine.structure_matchers import StructureMatchers
+from slipstream.processors import Processors
 from slipstream.sampling.blocks import BlockedLogits, in_blocks
 from slipstream.sampling.choose import choose_apart
 from slipstream.sampling.faults import LogitsNotFiniteError
@@ -115,6 +116,32 @@ class Engine:
         self.step_times: list[tuple[int, float]] = []
         """Result of the last `profile`."""
         self.matchers = StructureMatchers()
+
+    @property
+    def mark(self) -> str:
+        """Four hexadecimal digits: a hash of all that affects the logits' bits besides the
+        model."""
+        return self.backend.mark
+
+    @property
+    def row_multiple(self) -> int:
+        """A step costs as much as its rows rounded up to a multiple of this."""
+        return self.backend.row_multiple
+
+    @property
+    def processors(self) -> Processors:
+        """Processors that compute a forward, as far as the backend can tell."""
+        return self.backend.processors
+
+    @property
+    def kv_token_count(self) -> int:
+        """Tokens that all KV pages hold together."""
+        return self.pool.page_count * self.page_size
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """Promises that do not hold: none, because a row's bits depend on its sequence alone."""
+        return ()
 
     def profile(self, seconds: float) -> list[tuple[int, float]]:
         """Measure forwards for about ``seconds``, or longer where a large model needs it. Returns

@@ -23,7 +23,7 @@ from slipstream.engine.errors import (
     UnknownHandleError,
 )
 from slipstream.engine.hinting.hints import Hint
-from slipstream.engine.job import Job
+from slipstream.engine.job import Finished, Job
 from slipstream.engine.leases import Leases
 from slipstream.engine.load import Load
 from slipstream.engine.model_thread import ModelThread
@@ -32,6 +32,7 @@ from slipstream.engine.run_job import RunJob
 from slipstream.engine.schedule import BatchLimits
 from slipstream.engine.sequence import Sequence
 from slipstream.engine.step_note import OnStep
+from slipstream.engine.worker import MakeWorker, OnParts, Served
 from slipstream.hashed import hashed
 from slipstream.sampling.compiled_structure import Compiled
 from slipstream.sampling.rule import SamplingRule
@@ -141,17 +142,12 @@ class _Early:
             job.stop()
 
 
-class EngineHost(Generic[JobT]):
-    """Handles, leases and rounds over one model thread. It belongs to one event loop. Call `start`
+class JobHost(Generic[JobT]):
+    """Handles, leases and rounds over one worker. It belongs to one event loop. Call `start`
     first."""
 
     def __init__(
-        self,
-        load_engine: Callable[[], Engine],
-        batch_limits: BatchLimits,
-        limits: HostLimits,
-        on_step: OnStep = lambda _: None,
-        clock: Callable[[], float] = time.monotonic,
+        self, make_worker: MakeWorker, limits: HostLimits, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """``clock`` is the time of leases and of the owners' grace period."""
         self._limits = limits
@@ -166,36 +162,35 @@ class EngineHost(Generic[JobT]):
         self._compiling_count = 0
         self._early: WeakValueDictionary[tuple[str, int], _Early] = WeakValueDictionary()
         """Grants and stops of rounds whose structures are being compiled."""
-        self._thread = ModelThread(load_engine, batch_limits, self._on_finished, self._on_parts, on_step)
+        self._worker = make_worker(self._on_finished, self._on_parts)
         self._sweeper: asyncio.Task[None] | None = None
         self.trials: StructureTrials | None = None
         """Set if structures may take any time and memory to compile."""
         self.on_closed: Callable[[str], None] = lambda handle: None
         """Called with each handle that is closed, for any reason."""
 
-    async def start(self) -> Engine:
-        """Load the engine on its thread, and accept jobs from then on. Raises what loading
-        raises."""
-        engine = await asyncio.to_thread(self._thread.start)
+    async def start(self) -> Served:
+        """Start the worker, and accept jobs from then on. Raises what the worker's start raises."""
+        served = await asyncio.to_thread(self._worker.start)
         self._sweeper = self._loop.create_task(self._sweep())
-        return engine
+        return served
 
     @property
-    def engine(self) -> Engine:
-        """The engine, once `start` has returned. Read only what never changes."""
-        return self._thread.engine
+    def served(self) -> Served:
+        """What is served, once `start` has returned."""
+        return self._worker.served
 
     @property
     def step_times(self) -> StepTimes:
-        """The times of recent steps. They belong to the model thread."""
-        return self._thread.step_times
+        """The times of recent steps. They belong to the worker."""
+        return self._worker.step_times
 
     @property
     def load(self) -> Load:
         """The current load."""
         paused = sum(not last.answered and last.job not in self._asked for last in [*self._rounds.values()])
         unfinished = len(self._asked) + self._compiling_count
-        return replace(self._thread.load, paused_count=paused, unfinished_count=unfinished)
+        return replace(self._worker.load, paused_count=paused, unfinished_count=unfinished)
 
     def open_handle(self, handle: str, lease_seconds: float | None, owner: str = "") -> None:
         """Open a handle under a name that the caller chooses, unless it is open already.
@@ -223,7 +218,7 @@ class EngineHost(Generic[JobT]):
         self._sequences[handle] = sequence
         self._leases.grant(handle, granted)
         self.owners.add_handle(handle, owner)
-        self._thread.add_sequence(sequence)
+        self._worker.add_sequence(sequence)
 
     def renew_lease(self, handle: str) -> None:
         """Start the idle time of a handle's lease again. UnknownHandleError if the handle is not
@@ -246,7 +241,7 @@ class EngineHost(Generic[JobT]):
         )
         sequence = self._sequences.pop(handle, None)
         if sequence is not None:
-            self._thread.remove_sequence(sequence)
+            self._worker.remove_sequence(sequence)
 
     def run_round(
         self,
@@ -266,7 +261,7 @@ class EngineHost(Generic[JobT]):
         the returned coroutine, in which the round begins. UnknownHandleError, StaleRoundError,
         RoundConflictError, QueueFullError or InvalidStructureError.
         """
-        compiler = self.engine.matchers.compiler
+        compiler = self.served.matchers.compiler
         if rule.structure is None or compiler is None:
             self._begin_round(handle, number, make_job, listener, content)
             return None
@@ -310,7 +305,7 @@ class EngineHost(Generic[JobT]):
             early.tell(job)
         if last is not None:
             last.job.overtake()  # before the new job begins on the same sequence
-        self._thread.submit(job)
+        self._worker.submit(job)
         self._end_paused(last, StaleRoundError("overtaken by a newer round"))
         self.owners.mark_busy(handle)
         self._rounds[handle] = self._asked[job] = _Round(number, content, job, [listener], compiled)
@@ -337,14 +332,14 @@ class EngineHost(Generic[JobT]):
         if run.job not in self._asked:
             self._resume(handle, run)
         elif at_once:
-            self._thread.notice()
+            self._worker.notice()
 
     def hint(self, handle: str, number: int, hint: Hint) -> None:
         """Let a run's next steps use a hint. Nothing happens if the handle's last round is another
         one, or if the run has passed all of the hint."""
         run = self._run_of(handle, number)
         if run is not None and not run.answered and hint.end > run.job.length:
-            self._thread.add_hint(run.job, hint)
+            self._worker.add_hint(run.job, hint)
 
     def stop_run(self, handle: str, number: int) -> None:
         """End a run after its step. Nothing happens if the handle's last round is another one."""
@@ -355,7 +350,7 @@ class EngineHost(Generic[JobT]):
             return
         run.job.stop()
         if run.job in self._asked:
-            self._thread.notice()
+            self._worker.notice()
         else:
             run.finish(None)
 
@@ -372,7 +367,7 @@ class EngineHost(Generic[JobT]):
             return
         run.job.resume()
         try:
-            self._thread.submit(run.job)
+            self._worker.submit(run.job)
         except (QueueFullError, ModelThreadFailedError) as error:
             del self._rounds[handle]
             run.finish(error)
@@ -387,19 +382,19 @@ class EngineHost(Generic[JobT]):
             last.finish(error)
 
     async def stop(self) -> None:
-        """Stop the sweep and the model thread. ModelThreadFailedError if the thread had failed
+        """Stop the sweep and the worker. ModelThreadFailedError if the thread had failed
         before, so that the process's exit status shows the failure."""
         if self._sweeper is not None:
             self._sweeper.cancel()
-        await asyncio.to_thread(self._thread.stop)
-        if self._thread.failure is not None:
-            raise self._thread.failure
+        await asyncio.to_thread(self._worker.stop)
+        if self._worker.failure is not None:
+            raise self._worker.failure
 
     def _on_finished(self, ended: list[tuple[Job, Exception | None]]) -> None:
-        self._loop.call_soon_threadsafe(self._deliver, ended)  # from the model thread to the event loop
+        self._loop.call_soon_threadsafe(self._deliver, ended)  # from the worker's thread to the event loop
 
     def _on_parts(self, jobs: list[Job]) -> None:
-        self._loop.call_soon_threadsafe(self._deliver_parts, jobs)  # from the model thread to the event loop
+        self._loop.call_soon_threadsafe(self._deliver_parts, jobs)  # from the worker's thread to the event loop
 
     def _deliver_parts(self, jobs: list[Job]) -> None:
         for job in jobs:
@@ -445,3 +440,34 @@ class EngineHost(Generic[JobT]):
                 )
                 for handle in orphans:
                     self._remove_handle(handle)
+
+
+class EngineHost(JobHost[JobT]):
+    """Handles, leases and rounds over one model thread."""
+
+    def __init__(
+        self,
+        load_engine: Callable[[], Engine],
+        batch_limits: BatchLimits,
+        limits: HostLimits,
+        on_step: OnStep = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``load_engine`` runs on the model thread when the host starts."""
+
+        def make_thread(on_finished: Finished, on_parts: OnParts) -> ModelThread:
+            self._thread = ModelThread(load_engine, batch_limits, on_finished, on_parts, on_step)
+            return self._thread
+
+        super().__init__(make_thread, limits, clock)
+
+    async def start(self) -> Engine:
+        """Load the engine on its thread, and accept jobs from then on. Raises what loading
+        raises."""
+        await super().start()
+        return self.engine
+
+    @property
+    def engine(self) -> Engine:
+        """The engine, once `start` has returned. Read only what never changes."""
+        return self._thread.engine

@@ -90,6 +90,11 @@ class ModelThread:
         return self.engine
 
     @property
+    def served(self) -> Engine:
+        """The engine, once `start` has returned."""
+        return self.engine
+
+    @property
     def load(self) -> Load:
         """Jobs, sequences and pages as they are now. Any thread may read it: it only reads
         lengths."""

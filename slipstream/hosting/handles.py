@@ -11,7 +11,7 @@ import grpc
 
 from slipstream.agreed import WIRE_VERSION
 from slipstream.engine.errors import ContextExceededError
-from slipstream.engine.host import EngineHost
+from slipstream.engine.host import JobHost
 from slipstream.errors import (
     FieldViolation,
     InvalidFieldsError,
@@ -32,7 +32,7 @@ _SHORTEST_NAME, _LONGEST_NAME = 16, 64
 class Handles:
     """Handles of one engine host, with the rules that callers have stated for them."""
 
-    def __init__(self, host: EngineHost[Any], model: model_pb2.ModelInfo) -> None:
+    def __init__(self, host: JobHost[Any], model: model_pb2.ModelInfo) -> None:
         """``model`` is the information that the host's callers get."""
         self._host = host
         self._model = model
@@ -58,7 +58,7 @@ class PeerHandles:
     """Handles that one peer has opened. A handle is a name within its peer: no other peer can use
     it."""
 
-    def __init__(self, peer: str, host: EngineHost[Any], model: model_pb2.ModelInfo, rules: RuleBook) -> None:
+    def __init__(self, peer: str, host: JobHost[Any], model: model_pb2.ModelInfo, rules: RuleBook) -> None:
         self._peer = peer
         self._host = host
         self._model = model
@@ -120,7 +120,7 @@ class PeerHandles:
     def _check_length(self, count: int) -> None:
         """Refuse a tail that is too long before it is read: 64 MiB of it would take gigabytes and
         seconds. ContextExceededError."""
-        most = self._host.engine.context_length
+        most = self._host.served.context_length
         if count > most:
             raise ContextExceededError(f"{count} tokens do not fit into the context of {most}", context_length=most)
 

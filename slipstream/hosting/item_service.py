@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 import grpc
 from google.rpc import status_pb2
 
-from slipstream.engine.host import EngineHost
+from slipstream.engine.host import JobHost
 from slipstream.engine.job import Job
 from slipstream.engine.sequence import Sequence
 from slipstream.errors import FieldViolation, InvalidFieldsError
@@ -50,7 +50,7 @@ class ItemService(ABC, Generic[ItemT, ResultT, JobT]):
 
     def __init__(
         self,
-        host: EngineHost[Any],
+        host: JobHost[Any],
         handles: Handles,
         telemetry: ServiceTelemetry,
         *,

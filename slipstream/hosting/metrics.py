@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from slipstream.engine.host import EngineHost
+from slipstream.engine.host import JobHost
 from slipstream.hosting.model_service import ModelService
 from slipstream.telemetry import instruments
 from slipstream.telemetry.metrics import Reading, reading
@@ -14,7 +14,7 @@ from slipstream.version import VERSION
 
 
 def readings(
-    service_name: str, host: EngineHost[Any], service: ModelService, loop: asyncio.AbstractEventLoop
+    service_name: str, host: JobHost[Any], service: ModelService, loop: asyncio.AbstractEventLoop
 ) -> Iterator[Reading]:
     """Yield the current values. May be called from any thread."""
     yield reading(instruments.ASYNCIO_TASKS, len(asyncio.all_tasks(loop)))

@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 
 from slipstream.agreed import WIRE_VERSION
-from slipstream.engine.host import EngineHost
+from slipstream.engine.host import JobHost
 from slipstream.engine.job import JobTiming
 from slipstream.errors import WireVersionError
 from slipstream.hosting.handles import Handles
@@ -36,7 +36,7 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
 
     def __init__(
         self,
-        host: EngineHost[Any],
+        host: JobHost[Any],
         tokenizer: TokenizerFiles,
         telemetry: ServiceTelemetry,
         *,
@@ -46,13 +46,13 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
     ) -> None:
         self._host = host
         self._tokenizer = tokenizer
-        model = host.engine.model
+        model = host.served.model
         self.info = model_pb2.ModelInfo(
             name=name,
             architecture=model.architecture,
             vocabulary_size=model.vocabulary_size,
             tokenizer_fingerprint=tokenizer.fingerprint,
-            context_length=host.engine.context_length,
+            context_length=host.served.context_length,
             end_token_ids=model.end_token_ids,
             sampling_defaults=defaults_message(model.sampling_defaults),
             length_defaults=lengths_message(model.length_defaults),
@@ -60,12 +60,12 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
             device=str(model.device),
             max_draft_length=max_draft_length,
             wire_version=WIRE_VERSION,
-            weights_fingerprint=f"{model.weights_fingerprint}{host.engine.backend.mark}{SAMPLING_VERSION:02x}",
+            weights_fingerprint=f"{model.weights_fingerprint}{host.served.mark}{SAMPLING_VERSION:02x}",
             sampling_version=SAMPLING_VERSION,
-            row_multiple=host.engine.backend.row_multiple,
-            kv_token_count=host.engine.pool.page_count * host.engine.page_size,
-            kv_page_size=host.engine.page_size,
-            processors=_processors_message(host.engine.backend.processors),
+            row_multiple=host.served.row_multiple,
+            kv_token_count=host.served.kv_token_count,
+            kv_page_size=host.served.page_size,
+            processors=_processors_message(host.served.processors),
             step_times=[model_pb2.StepTime(token_count=count, time=duration(time)) for count, time in step_times],
         )
         self.handles = Handles(host, self.info)

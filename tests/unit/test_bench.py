@@ -24,7 +24,7 @@ from slipstream.bench.running import Run, run_load
 from slipstream.bench.schedule import Schedule
 from slipstream.bench.showing import as_dict, remarks
 from slipstream.bench.slipstream_server import read_turn
-from slipstream.bench.sse import EventParser
+from slipstream.transport.sse import EventParser
 from slipstream.v1 import turn_pb2
 
 

@@ -193,7 +193,7 @@ class HttpClient:
                 raise
 
     def _head(self, content: bytes) -> list[tuple[str, str]]:
-        own = {"host": self.origin.header, "accept": "*/*", "user-agent": "slipstream-bench"}
+        own = {"host": self.origin.header, "accept": "*/*", "user-agent": "slipstream"}
         if content:
             own |= {"content-type": "application/json", "content-length": str(len(content))}
         return list({**own, **self.headers}.items())
