@@ -8,14 +8,14 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from slipstream.transport.http_client import HttpClient, Origin, RequestError, Response
 from slipstream.bench.metrics_page import acceptance_of
 from slipstream.bench.prompts import Conversation
 from slipstream.bench.records import Acceptance, Record
 from slipstream.bench.server import Asked
-from slipstream.transport.sse import EventParser
 from slipstream.errors import SlipstreamError
 from slipstream.reasons import Reason
+from slipstream.transport.http_client import HttpClient, Origin, RequestError, Response
+from slipstream.transport.sse import EventParser
 
 _QUICK_SECONDS = 30.0
 """Most seconds of a request that generates nothing."""

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import grpc
 
 from slipstream.bench.goals import BadOptionError
-from slipstream.transport.http_client import Origin
 from slipstream.bench.openai_server import OpenAiServer
 from slipstream.bench.server import Asked, BenchServer
 from slipstream.bench.slipstream_server import SlipstreamServer
 from slipstream.client import Settings
 from slipstream.transport.addresses import PlaintextError, stays_here
+from slipstream.transport.http_client import Origin
 
 
 @dataclass(frozen=True, slots=True)

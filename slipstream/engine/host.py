@@ -177,7 +177,7 @@ class JobHost(Generic[JobT]):
 
     @property
     def served(self) -> Served:
-        """What is served, once `start` has returned."""
+        """The facts of what is served, once `start` has returned."""
         return self._worker.served
 
     @property

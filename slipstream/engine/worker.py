@@ -26,7 +26,7 @@ OnParts = Callable[[list[Job]], None]
 
 
 class Served(Protocol):
-    """What a worker serves. Nothing here changes once the worker has started."""
+    """Facts about what a worker serves. Nothing here changes once the worker has started."""
 
     @property
     def model(self) -> ModelFacts:
@@ -72,7 +72,7 @@ class Worker(Protocol):
 
     @property
     def served(self) -> Served:
-        """What is served, once `start` has returned."""
+        """The facts of what is served, once `start` has returned."""
 
     @property
     def load(self) -> Load:

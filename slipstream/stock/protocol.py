@@ -30,7 +30,7 @@ class EngineRefusedError(SlipstreamError):
 
 @dataclass(frozen=True, slots=True)
 class StockFacts:
-    """What a server says about itself and its model."""
+    """Facts that a server tells about itself and its model."""
 
     engine: str
     """Name and version for people, such as "vLLM 0.32.0"."""
@@ -43,7 +43,7 @@ class StockFacts:
     most_ids: int
     """Most token ids whose log-probabilities can be asked for beside them; 0: none."""
     lacks: tuple[str, ...] = ()
-    """What the server cannot do that would help, each as a few words."""
+    """Abilities that the server does not have and that would help, each as a few words."""
 
 
 class Ask(NamedTuple):
@@ -53,7 +53,7 @@ class Ask(NamedTuple):
     """At least one token."""
     hint: Sequence[int] = ()
     wanted: Wanted = Wanted(2)
-    """What each row has to list. Ids come only from an engine that can be asked for ids."""
+    """Tokens that each row has to list. Ids come only from an engine that can be asked for ids."""
     scored: int = 0
     """Number of the last ``tokens`` whose own log-probabilities are wanted."""
 
