@@ -130,3 +130,20 @@ def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
     environment.globals["dict"] = _Dict()
     environment.globals["namespace"] = _Namespace
     return environment
+
+
+def described(error: Exception) -> str:
+    """Return an error of a template in one line, with the template's line if that is known."""
+    line = error.lineno if isinstance(error, jinja2.TemplateSyntaxError) else _line_of(error)
+    what = " ".join(str(error).split()) or "no reason given"
+    kind = "" if isinstance(error, jinja2.TemplateError) else f"{type(error).__name__}: "
+    return f"{'' if line is None else f'line {line}: '}{kind}{what}"[:500]
+
+
+def _line_of(error: Exception) -> int | None:
+    trace, line = error.__traceback__, None
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == "<template>":
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return line

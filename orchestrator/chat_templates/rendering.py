@@ -14,9 +14,14 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-import jinja2
-
-from orchestrator.chat_templates.environment import Part, TemplateRefusedError, compile_template, variables_of
+from orchestrator.chat_templates.calls import forms_of_calls, groups_of_calls, without_calls
+from orchestrator.chat_templates.environment import (
+    Part,
+    TemplateRefusedError,
+    compile_template,
+    described,
+    variables_of,
+)
 from orchestrator.chat_templates.marks import Marks, places
 
 _TELLING = 8
@@ -31,6 +36,9 @@ _MOST_NAMED = 64
 
 _RESERVED = {"messages", "add_generation_prompt", "strftime_now"}
 """Variables of a template that only the server sets."""
+
+CALLS = ".tool_calls"
+"""End of the name of calls that a template does not read."""
 
 Content = Callable[[str], Any]
 """The form in which a template takes a message's content."""
@@ -53,8 +61,8 @@ class RenderingError(Exception):
 class Conversation:
     """Input of a template: messages, the special tokens by name, and its clock.
 
-    A message has a ``role``, a ``content``, which is a string, and perhaps ``tool_calls`` and a
-    ``tool_call_id``, as templates read them.
+    A message has a ``role``, a ``content``, which is a string or None, and perhaps ``tool_calls``
+    and a ``tool_call_id``, as templates read them.
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -76,15 +84,39 @@ class Rendered:
     places: tuple[int | None, ...]
     """Start of each message's content, after spaces; None if that is not known."""
     unread: tuple[str, ...] = ()
-    """Names of what is given and not read: variables, ``tools`` among them, and the messages'
-    ``tool_calls``."""
+    """Names of what is given and not read: variables, ``tools`` among them, and calls such as
+    ``messages[1].tool_calls``, where the first message of its kind stands for all."""
 
 
 def render(source: str, conversation: Conversation) -> Rendered:
     """Render the prompt, as a rule up to the start of the answer. RenderingError if that fails.
 
-    A content is a string, or a list of parts if the template loses strings.
+    A content is a string, or a list of parts if the template loses strings. Calls of tools have the
+    form of which the template reads most.
     """
+    best: Rendered | None = None
+    first_error: RenderingError | None = None
+    for messages in forms_of_calls(conversation.messages):
+        try:
+            rendered = _with_unread(source, replace(conversation, messages=messages))
+        except RenderingError as error:
+            first_error = first_error or error
+            continue
+        if best is None or _unread_calls(rendered) < _unread_calls(best):
+            best = rendered
+        if not _unread_calls(best):
+            break
+    if best is None:
+        assert first_error is not None
+        raise first_error
+    return best
+
+
+def _unread_calls(rendered: Rendered) -> int:
+    return sum(name.endswith(CALLS) for name in rendered.unread)
+
+
+def _with_unread(source: str, conversation: Conversation) -> Rendered:
     rendered = _rendered_well(source, conversation)
     return replace(rendered, unread=tuple(_unread(source, conversation, rendered.text)))
 
@@ -94,22 +126,19 @@ def _unread(source: str, conversation: Conversation, text: str) -> Iterable[str]
     calls are left out for once: that must change the text."""
     known = variables_of(source) - _RESERVED - set(conversation.special_tokens)
     yield from (name for name in conversation.variables if name not in known and name != "tools")
-    called = any("tool_calls" in message for message in conversation.messages)
-    without = {
-        "tools": replace(conversation, variables={**conversation.variables, "tools": None}),
-        "tool_calls": replace(conversation, messages=[_without_calls(said) for said in conversation.messages]),
-    }
-    for name in [*(["tools"] if conversation.variables.get("tools") else []), *(["tool_calls"] if called else [])]:
+    without: dict[str, Conversation] = {}
+    if conversation.variables.get("tools"):
+        without["tools"] = replace(conversation, variables={**conversation.variables, "tools": None})
+    for group in groups_of_calls(conversation.messages):
+        messages = without_calls(conversation.messages, group)
+        without[f"messages[{min(group)}]{CALLS}"] = replace(conversation, messages=messages)
+    for name, less in without.items():
         try:
-            is_read = _rendered_well(source, without[name]).text != text
+            is_read = _rendered_well(source, less).text != text
         except RenderingError:  # the template needs them
             is_read = True
         if not is_read:
             yield name
-
-
-def _without_calls(message: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in message.items() if name != "tool_calls"}
 
 
 def _rendered_well(source: str, conversation: Conversation) -> Rendered:
@@ -138,7 +167,7 @@ def _parts(content: str) -> list[Part]:
 
 
 def _render(source: str, conversation: Conversation, content: Content) -> Rendered:
-    contents = [said["content"] for said in conversation.messages]
+    contents = [said["content"] or "" for said in conversation.messages]
     text = _rendered(source, conversation, contents, content)
     marks = Marks(source, contents)
     silent = {index for index, said in enumerate(conversation.messages) if "tool_calls" in said and not said["content"]}
@@ -205,7 +234,7 @@ def _rendered(source: str, conversation: Conversation, contents: Sequence[str], 
         for piece in template.generate(
             **{"tools": None, "documents": None, **variables},
             messages=[
-                {**message, "content": content(said)}
+                {**message, "content": None if message["content"] is None else content(said)}
                 for message, said in zip(conversation.messages, contents, strict=True)
             ],
             add_generation_prompt=conversation.add_generation_prompt,
@@ -221,7 +250,7 @@ def _rendered(source: str, conversation: Conversation, contents: Sequence[str], 
     except TemplateRefusedError as error:
         raise RenderingError(str(error), refused=True) from error
     except Exception as error:  # a template is a program: it may raise anything
-        raise RenderingError(_described(error), limited=isinstance(error, MemoryError)) from error
+        raise RenderingError(described(error), limited=isinstance(error, MemoryError)) from error
     text = "".join(pieces)
     if not _is_unicode(text):
         raise RenderingError("it renders half a surrogate pair")
@@ -234,20 +263,3 @@ def _is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _described(error: Exception) -> str:
-    """Return an error in one line, with the template's line if that is known."""
-    line = error.lineno if isinstance(error, jinja2.TemplateSyntaxError) else _line_of(error)
-    what = " ".join(str(error).split()) or "no reason given"
-    kind = "" if isinstance(error, jinja2.TemplateError) else f"{type(error).__name__}: "
-    return f"{'' if line is None else f'line {line}: '}{kind}{what}"[:500]
-
-
-def _line_of(error: Exception) -> int | None:
-    trace, line = error.__traceback__, None
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == "<template>":
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    return line

@@ -18,8 +18,8 @@ from orchestrator.sessions.conversation.turn_limits import TurnLimits
 from slipstream.errors import InvalidFieldsError
 from slipstream.hosting.tokenizer_files import load_tokenizer_files
 from slipstream.sampling.rule import SamplingRule
-from tests.chat_templates import TEMPLATES, write_model
-from tests.engine.test_chat_templates import NOW
+from tests.chat_templates import TEMPLATES, ChatTemplate, write_model
+from tests.engine.test_chat_templates import NOW, loaded
 
 WEATHER = '{"type": "object", "properties": {"town": {"type": "string"}, "days": {"type": "integer"}}}'
 TOOLS = TemplateOptions((Tool("weather", "Tell the weather of a town.", WEATHER), Tool("now", None, "")))
@@ -30,6 +30,15 @@ CALLED = [
     Message("tool", '{"sky": "clear"}', tool_call_id="call-1"),
     Message("tool", "noon"),
 ]
+
+
+DEEPSEEK = ChatTemplate(
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if m.role == 'assistant' and m.content is none %}"
+    "{% for call in m.tool_calls %}{{ call.type + ' ' + call.function.name + ' ' + call.function.arguments + '\n' }}"
+    "{% endfor %}{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}"
+)
+"""As DeepSeek V3's: it reads calls beside a content of None alone, and arguments as JSON text."""
 
 
 def in_transformers(message: Message) -> dict[str, Any]:
@@ -136,3 +145,20 @@ def test_what_the_template_does_not_read_is_refused_by_name(
     with pytest.raises(InvalidFieldsError) as caught:
         codec.render(messages, NOW, options)
     assert [violation.field for violation in caught.value.violations] == [field]
+
+
+def test_calls_are_rendered_in_the_form_in_which_the_template_reads_them(tmp_path: Path) -> None:
+    codec, _ = loaded(tmp_path, DEEPSEEK)
+    assert codec.render(CALLED, NOW) == (
+        "<|im_start|>user\nAnd in Ulm?<|im_end|>\n"
+        '<|im_start|>assistant\nfunction weather {"town": "Ulm é", "days": 2}\nfunction now {}\n<|im_end|>\n'
+        '<|im_start|>tool\n{"sky": "clear"}<|im_end|>\n<|im_start|>tool\nnoon<|im_end|>\n'
+    )
+
+
+def test_calls_that_a_template_reads_in_some_messages_alone_are_refused_by_name(tmp_path: Path) -> None:
+    codec, _ = loaded(tmp_path, DEEPSEEK)
+    said = [*CALLED, Message("assistant", "Let me see.", (CALL,)), Message("tool", "fog")]
+    with pytest.raises(InvalidFieldsError) as caught:
+        codec.render(said, NOW)
+    assert [violation.field for violation in caught.value.violations] == ["messages[4].tool_calls"]

@@ -13,7 +13,7 @@ from tokenizers import Encoding, Tokenizer
 from tokenizers.decoders import DecodeStream
 
 from orchestrator.chat_templates.renderer import LONG_RENDERER, RENDERER
-from orchestrator.chat_templates.rendering import Conversation, Rendered, RenderingError
+from orchestrator.chat_templates.rendering import CALLS, Conversation, Rendered, RenderingError
 from orchestrator.errors import PromptTooLongError
 from orchestrator.sessions.conversation.messages import NO_OPTIONS, Message, TemplateOptions
 from orchestrator.sessions.conversation.token_spelling import token_bytes
@@ -208,7 +208,7 @@ class Codec:
             raise self._refusal(error) from error
         self._has_rendered = True
         if rendered.unread:
-            raise InvalidFieldsError([_unread(name, messages) for name in rendered.unread])
+            raise InvalidFieldsError([_unread(name) for name in rendered.unread])
         if rendered.left_out:
             what = "is left out by the model's chat template: the model would not read it"
             raise InvalidFieldsError(
@@ -244,13 +244,12 @@ class Codec:
         return None
 
 
-def _unread(name: str, messages: Sequence[Message]) -> FieldViolation:
+def _unread(name: str) -> FieldViolation:
     """Return the violation of what a chat template does not read."""
     if name == "tools":
         return FieldViolation("template_options.tools", "are not read by the model's chat template")
-    if name == "tool_calls":
-        index = next(index for index, message in enumerate(messages) if message.tool_calls)
-        return FieldViolation(f"messages[{index}].tool_calls", "are not read by the model's chat template")
+    if name.endswith(CALLS):
+        return FieldViolation(name, "are not read by the model's chat template")
     what = f"must not have {name}: it is no variable of the model's chat template"
     return FieldViolation("template_options.variables", what)
 
