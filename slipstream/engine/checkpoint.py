@@ -172,6 +172,13 @@ def check_weights(directory: Path, name: str, trust: Trust = NO_TRUST) -> bool:
     return True
 
 
+def weight_files(directory: Path, name: str) -> list[Path]:
+    """Return a directory's safetensors files. UnsupportedModelError if one is not there."""
+    if (directory / WEIGHTS).exists():
+        return [directory / WEIGHTS]
+    return [directory / file for file in sorted(_shards(directory, INDEX, name))]
+
+
 def _shards(directory: Path, index_file: str, name: str) -> set[str]:
     """Return the files that an index names. All of them exist."""
     index = _json(directory / index_file, name)

@@ -11,6 +11,7 @@ SlipstreamError
 ├── RoundConflictError     the round's number was used before, with other content
 ├── InvalidItemError       a field of the item is wrong
 ├── ModelThreadFailedError the model can no longer compute; the service ends
+├── RankGroupError         a rank of the model's group is gone or does not answer; the service ends
 └── UnsupportedModelError  the model cannot be served; raised at start
 """
 
@@ -81,6 +82,13 @@ class InvalidItemError(SlipstreamError):
 
 class ModelThreadFailedError(SlipstreamError):
     """The model can no longer compute. Its service is about to end and may come back."""
+
+    reason = Reason.MODEL_THREAD_FAILED
+    retry_after = 1.0
+
+
+class RankGroupError(SlipstreamError):
+    """A rank of the model's group is gone or does not answer. The group ends and may come back."""
 
     reason = Reason.MODEL_THREAD_FAILED
     retry_after = 1.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -10,20 +10,33 @@ import torch
 
 from slipstream.engine.model_fingerprint import SAMPLED_VALUES, model_fingerprint
 
+Sample = tuple[str, tuple[int, ...], np.ndarray]
+"""The name, the shape and some values of a weight."""
+
 
 def weights_fingerprint(model: Any, end_token_ids: tuple[int, ...]) -> str:
     """Return a sha256 over all that a loaded ``PreTrainedModel`` computes with: dtype, kind of
     device, class, config, end tokens, and the names, shapes and 64 evenly spaced values of the
     weights."""
+    return fingerprint_of(model, _samples(model), end_token_ids)
+
+
+def fingerprint_of(model: Any, samples: Iterable[Sample], end_token_ids: tuple[int, ...]) -> str:
+    """Return `weights_fingerprint` of a model whose weights have these ``samples``."""
     attention = getattr(model.config, "_attn_implementation", None)
     said = [str(model.dtype), device_kind(model.device), type(model).__name__, attention, list(end_token_ids)]
-    return model_fingerprint(said, model.config.to_dict(), _samples(model))
+    return model_fingerprint(said, model.config.to_dict(), samples)
 
 
-def _samples(model: Any) -> Iterator[tuple[str, tuple[int, ...], np.ndarray]]:
+def sampled_places(value_count: int) -> range:
+    """Return the places of a weight's sampled values."""
+    return range(0, value_count, max(1, value_count // SAMPLED_VALUES))
+
+
+def _samples(model: Any) -> Iterator[Sample]:
     for name, weight in sorted(model.state_dict().items()):
         values = weight.detach().reshape(-1)
-        sample = values[:: max(1, values.numel() // SAMPLED_VALUES)].to("cpu", torch.float32)
+        sample = values[:: sampled_places(values.numel()).step].to("cpu", torch.float32)
         yield name, tuple(weight.shape), sample.numpy()
 
 

@@ -67,7 +67,7 @@ def load_pretrained(name: str, *, device: str, dtype: str, attention: str, trust
                 ignore_mismatched_sizes=True,  # they are in the report, by name
                 output_loading_info=True,
             )
-            _refuse_partial(report, model, name)
+            refuse_partial(report, model, name)
             model = model.to(place).eval().requires_grad_(False)
         except UnsupportedModelError:
             raise
@@ -75,11 +75,16 @@ def load_pretrained(name: str, *, device: str, dtype: str, attention: str, trust
             raise UnsupportedModelError(
                 _why(error, said, config, attention, name, f"on {device} as {dtype}")
             ) from error
-    _refuse_no_numbers(model, name)
-    if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
+    refuse_no_numbers(model, name)
+    warn_of_unread(directory, model, name)
+    return model
+
+
+def warn_of_unread(directory: Path, model: Any, name: str) -> None:
+    """Log the keys of a config.json that the class of ``model`` does not read."""
+    if type(model.config) in MODEL_FOR_CAUSAL_LM_MAPPING:
         for told in told_of_config(directory, model):
             log.warning("config.json of %s %s", name, told)
-    return model
 
 
 def read_config(directory: Path, name: str, trust: Trust = NO_TRUST) -> Any:
@@ -203,7 +208,9 @@ def _generates(config: Any) -> bool:
     return any(name in known or name.endswith(("ForCausalLM", "LMHeadModel")) for name in names)
 
 
-def _refuse_partial(report: dict[str, Any], model: Any, name: str) -> None:
+def refuse_partial(report: dict[str, Any], model: Any, name: str) -> None:
+    """Raise UnsupportedModelError unless a checkpoint held all tensors of ``model``. ``report`` is
+    transformers' loading info."""
     kind = type(model).__name__
     missing, unused = report["missing_keys"], report["unexpected_keys"]
     if missing:
@@ -226,8 +233,9 @@ def _refuse_partial(report: dict[str, Any], model: Any, name: str) -> None:
         )
 
 
-def _refuse_no_numbers(model: Any, name: str) -> None:
-    """One pass over each tensor, at the memory's speed and without a copy."""
+def refuse_no_numbers(model: Any, name: str) -> None:
+    """Raise UnsupportedModelError if a weight is NaN or infinite. One pass over each tensor, at the
+    memory's speed and without a copy."""
     faulty: dict[int, str] = {}
     weights = model.state_dict()
     progress = stages.ByteProgress(stages.CHECKING, log.info, quiet_seconds=stages.QUIET_SECONDS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -39,6 +39,14 @@ class Step(attention.LaidOut, Protocol):
         """Int64 ``[logits]``: the rows whose logits are wanted."""
 
 
+class Whole(NamedTuple):
+    """The facts of a whole model, of which this process has a part."""
+
+    vocabulary_size: int
+    fingerprint: Callable[[tuple[int, ...]], str]
+    """Returns the weights' fingerprint. Argument: the end tokens."""
+
+
 class TransformersModel:
     """A decoder-only transformers model over paged KV."""
 
@@ -49,17 +57,25 @@ class TransformersModel:
         *,
         single_rows: bool = False,
         kernels: attention.Kernels = attention.GATHERED,
+        whole: Whole | None = None,
     ) -> None:
         """Wrap a loaded ``PreTrainedModel``. UnsupportedModelError with the reason if it cannot be
         served. ``generation`` is its generation_config.json.
 
         ``single_rows`` lays the layers out for forwards of one row. ``kernels`` compute the
-        attention of its steps.
+        attention of its steps. ``whole`` is given for a part of a model. Its forwards are not
+        captured, because a trial of a capture would compute twice on one rank alone.
         """
         self._model = model
         config = model.config.get_text_config()
         self.architecture = type(model).__name__
-        self.vocabulary_size = int(model.get_output_embeddings().weight.shape[0])
+        if whole is None:
+            head = model.get_output_embeddings()
+            whole = Whole(int(head.weight.shape[0]), lambda ends: weights_fingerprint(model, ends))
+            may_capture = model.device.type == "cpu" and model.num_parameters() <= capture.MAX_PARAMETERS
+        else:
+            may_capture = False
+        self.vocabulary_size = whole.vocabulary_size
         declared = int(getattr(config, "max_position_embeddings", 0) or 2**20)
         self.context_length = rotary.steady_context_length(config, declared)
         ends = getattr(config, "eos_token_id", None)
@@ -68,8 +84,7 @@ class TransformersModel:
         self.sampling_defaults, self.length_defaults = self.generation.sampling, self.generation.lengths
         self.dtype = next(name for name, dtype in DTYPES.items() if dtype == model.dtype)
         self.device = model.device
-        self.weights_fingerprint = weights_fingerprint(model, self.end_token_ids)
-        is_captured = self.device.type == "cpu" and model.num_parameters() <= capture.MAX_PARAMETERS
+        self.weights_fingerprint = whole.fingerprint(self.end_token_ids)
         if self.device.type == "cpu":
             activations.compute_in_even_parts(model)
         self.layers = _probe_packed(model, packing.FOR_SINGLE_ROWS if single_rows else 0)
@@ -78,7 +93,7 @@ class TransformersModel:
         self._kernels = kernels
         self._run: Callable[[StepPlan], torch.Tensor] = self.compute
         self.settled_after = 1
-        if is_captured:
+        if may_capture:
             self._run = capture.CapturedForward(self.compute, packing.packed_weights(model))
             self.settled_after = capture.SETTLED_AFTER
         # Our attention has its own mask. A mask of four dimensions keeps transformers from

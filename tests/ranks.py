@@ -1,0 +1,101 @@
+"""A group of ranks: rank 0 is the test's own process, and the others are processes of this module.
+
+::
+
+    test       | load(model) | calls of the backend | load(another) | ... | close()
+    other rank | loads it    | follows              | loads it      | ... | ends
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from slipstream.engine.torch.parallel.backend import LeadingBackend, follow
+from slipstream.engine.torch.parallel.loading import load_part
+from slipstream.engine.torch.parallel.rank_group import RankGroup
+
+START_TIMEOUT = 100.0
+STEP_TIMEOUT = 20.0
+PAGE_SIZE = 16
+_NAME_LENGTH = 512
+
+
+class Ranks:
+    """``size`` ranks, all but one of them in processes of their own."""
+
+    def __init__(self, size: int, *, step_timeout: float = STEP_TIMEOUT) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        common = {
+            "WORLD_SIZE": str(size),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "OMP_NUM_THREADS": "1",
+            "GLOO_SOCKET_IFNAME": "lo",
+        }
+        command = [sys.executable, "-W", "error", "-m", "tests.ranks", str(step_timeout)]
+        self.processes = [subprocess.Popen(command, env=os.environ | common | _rank(rank)) for rank in range(1, size)]
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in (common | _rank(0)).items():
+                patch.setenv(name, value)
+            self.group = RankGroup.join(device="cpu", start_timeout=START_TIMEOUT, step_timeout=step_timeout)
+        self._backend: LeadingBackend | None = None
+
+    def load(self, directory: Path, dtype: str) -> LeadingBackend:
+        """Load a model on all ranks, in place of the last one."""
+        self._end()
+        self._say(f"{dtype}:{directory}")
+        self._backend = LeadingBackend(_load(self.group, f"{dtype}:{directory}"), self.group)
+        return self._backend
+
+    def close(self) -> list[int]:
+        """End all ranks. Returns the statuses of the other processes."""
+        self._end()
+        self._say("")
+        self.group.leave()
+        return [process.wait(START_TIMEOUT) for process in self.processes]
+
+    def kill(self) -> None:
+        """End the other processes at once, also frozen ones."""
+        for process in self.processes:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        self.group.leave()
+
+    def _end(self) -> None:
+        if self._backend is not None:
+            self._backend.end()
+        self._backend = None
+
+    def _say(self, name: str) -> None:
+        self.group.send(torch.tensor([ord(letter) for letter in name.ljust(_NAME_LENGTH)]))
+
+
+def _rank(rank: int) -> dict[str, str]:
+    return {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+
+
+def _load(group: RankGroup, model: str):  # type: ignore[no-untyped-def]
+    dtype, _, directory = model.partition(":")
+    return load_part(directory, group, dtype=dtype, page_size=PAGE_SIZE, exact=True)
+
+
+def main() -> None:
+    """Load and follow what the test loads."""
+    torch.set_num_threads(1)
+    group = RankGroup.join(device="cpu", start_timeout=START_TIMEOUT, step_timeout=float(sys.argv[1]))
+    while model := "".join(map(chr, group.receive(_NAME_LENGTH).tolist())).strip():
+        follow(_load(group, model), group)
+
+
+if __name__ == "__main__":
+    main()
