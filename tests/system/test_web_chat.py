@@ -24,7 +24,7 @@ from tools.chromium import MISSING, chromium, find_chromium
 expect.set_options(timeout=60_000)  # a busy machine takes its time
 
 QUESTION = "What does os.path.join do?"
-LONG = Settings(temperature=5.0, seed=3, max_token_count=400, draft_length=0)
+LONG = Settings(temperature=5.0, seed=3, max_token_count=800, draft_length=0)
 """A turn of the embedded pair that is long and takes seconds on any machine."""
 
 
@@ -106,7 +106,7 @@ def choose(page: Page, **values: str) -> None:
 
 
 def choose_long(page: Page) -> None:
-    choose(page, Temperature="5", Most_tokens="400", Seed="3", Speculation="off")
+    choose(page, Temperature="5", Most_tokens="800", Seed="3", Speculation="off")
 
 
 @pytest.mark.essential
@@ -140,6 +140,23 @@ def test_three_turns_with_a_reload_in_the_middle_of_one(
     assert page.evaluate("document.querySelectorAll('article').length") == 3
 
 
+@pytest.mark.parametrize("late", ["**/server", "**/export"])
+def test_a_message_leaves_once_the_conversation_is_there(page: Page, grpc_client: Client, late: str) -> None:
+    """Enter counts, however early it is pressed."""
+    ask(page, QUESTION)
+    wait_for_turns(page, 1)
+    held: list[Route] = []
+    page.route(late, lambda route: held.append(route), times=1)
+    with page.expect_request(late):
+        page.reload()
+    ask(page, "Thanks!")
+    expect(page.get_by_label("Message", exact=True)).to_have_value("Thanks!")
+    (held_request,) = held
+    held_request.continue_()
+    wait_for_turns(page, 2)
+    assert [turn["turn"] for turn in grpc_client.export_session(session_id(page))["turns"]] == [1, 2]
+
+
 def test_a_turn_ends_with_escape_and_keeps_its_text(page: Page, grpc_client: Client) -> None:
     choose_long(page)
     ask(page, QUESTION)
@@ -148,7 +165,7 @@ def test_a_turn_ends_with_escape_and_keeps_its_text(page: Page, grpc_client: Cli
     expect(page.get_by_text("You stopped this answer.")).to_be_visible()
     (turn,) = grpc_client.export_session(session_id(page))["turns"]
     assert turn["finishReason"] == "FINISH_REASON_CANCELLED"
-    assert 0 < len(turn["tokenIds"]) < 400
+    assert 0 < len(turn["tokenIds"]) < 800
 
 
 def test_an_answer_given_again_has_another_seed_and_the_first_one_stays(page: Page, grpc_client: Client) -> None:
@@ -288,14 +305,14 @@ def test_a_lost_connection_is_made_again_and_no_token_comes_twice(
 
 def test_a_killed_orchestrator_only_makes_the_page_wait(browser: Browser, tmp_path: Path) -> None:
     slow = PairSettings(
-        target="arithmetic:ends=0&forward_ms=5",
+        target="arithmetic:ends=0&forward_ms=25",
         draft="",
         store=str(tmp_path / "sessions.db"),
         orchestrator_flags=["--session-lease-seconds", "5"],
     )
     with LocalServices(slow) as services, gateway_process(services.orchestrator_address) as gateway:
         page = opened(browser, gateway)
-        choose(page, Most_tokens="300")
+        choose(page, Most_tokens="300", Speculation="off")
         ask(page, "hello")
         page.locator("[data-token='3']").wait_for(state="attached")
         orchestrator = services.services["orchestrator"].process

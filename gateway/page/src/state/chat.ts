@@ -16,11 +16,15 @@ const LONGEST_TITLE = 100;
 export const sessionId = signal("");
 export const system = signal("");
 export const turns = signal<TurnCell[]>([]);
-export const loading = signal(false);
+/** True while the open conversation is not there yet: it is read, or its session is created. */
+export const loading = signal(true);
 export const trace = signal<TurnTrace | null>(null);
 
 export const lastTurn = computed<Turn | null>(() => turns.value.at(-1)?.value ?? null);
 export const isRunning = computed(() => lastTurn.value !== null && lastTurn.value.state !== "ended");
+
+/** True if a message that is sent now is the next one of the open conversation. */
+export const takesMessage = computed(() => server.value !== null && !loading.value && !isRunning.value);
 
 let watching = new AbortController();
 
@@ -34,6 +38,7 @@ function leave(): AbortSignal {
 
 export function openNew(): void {
   leave();
+  loading.value = false;
   sessionId.value = "";
   system.value = "";
   turns.value = [];
@@ -112,7 +117,11 @@ export async function send(content: string): Promise<boolean> {
 async function begin(content: string): Promise<boolean> {
   const title = [...content.trim().split("\n", 1)[0]!].slice(0, LONGEST_TITLE).join("");
   const asked = settings.value.system.trim();
+  const left = watching.signal;
+  loading.value = true;
   const session = await attempt(() => api.createSession(asked, { title, conversation: freshName() }));
+  if (left.aborted) return false; // another conversation was opened meanwhile
+  loading.value = false;
   if (session === undefined) return false;
   leave();
   sessions.value = [session, ...sessions.value];

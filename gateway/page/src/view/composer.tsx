@@ -1,22 +1,27 @@
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 
-import { isRunning, send, sessionId, stop } from "../state/chat";
-import { problem, server } from "../state/server";
+import { isRunning, send, sessionId, stop, takesMessage } from "../state/chat";
+import { problem } from "../state/server";
 import { Icon } from "./icons";
 
 export function Composer() {
   const text = useSignal("");
   const field = useRef<HTMLTextAreaElement>(null);
-  const isReady = server.value !== null && !isRunning.value;
+  /** True from Enter until the message can leave: the page may not have loaded the conversation yet. */
+  const isWanted = useSignal(false);
   const submit = () => {
+    if (!isRunning.value && text.value.trim() !== "") isWanted.value = true;
+  };
+  useEffect(() => {
+    if (!isWanted.value || !takesMessage.value) return;
     const content = text.value;
-    if (!isReady || content.trim() === "") return;
+    isWanted.value = false;
     text.value = "";
     void send(content).then((begun) => {
       if (!begun) text.value ||= content;
     });
-  };
+  }, [isWanted.value, takesMessage.value]);
   useEffect(() => {
     if (matchMedia("(pointer: fine)").matches) field.current?.focus();
   }, [sessionId.value]);
@@ -50,7 +55,10 @@ export function Composer() {
           aria-describedby="keys"
           placeholder="Write a message"
           value={text.value}
-          onInput={(event) => (text.value = event.currentTarget.value)}
+          onInput={(event) => {
+            text.value = event.currentTarget.value;
+            isWanted.value = false; // what is changed has to be sent again
+          }}
           onKeyDown={(event) => {
             if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
               event.preventDefault();
@@ -63,7 +71,7 @@ export function Composer() {
             <Icon name="stop" />
           </button>
         ) : (
-          <button type="submit" class="round" aria-label="Send" disabled={!isReady || text.value.trim() === ""}>
+          <button type="submit" class="round" aria-label="Send" disabled={isWanted.value || text.value.trim() === ""}>
             <Icon name="send" />
           </button>
         )}
