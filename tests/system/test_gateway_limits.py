@@ -21,8 +21,10 @@ from tests.system.conftest import PAPER_PAIR
 COMPLETIONS = "/v1/completions"
 MIB = 2**20
 IDLE_SECONDS = 1
-MODEL = "lasting" * 10_000
-"""A name that makes events long, so that few of them fill all buffers."""
+MODEL = "\x01" * 80_000
+"""A name of which JSON makes 480,000 characters, so that one event fills all buffers. Events become
+fewer while a reader takes none: an answer is sent in one, if its turn is fast enough."""
+SLOW_READERS = 32
 TRICKLES = 100
 
 pytestmark = pytest.mark.essential
@@ -125,14 +127,14 @@ def test_an_answer_of_which_nothing_is_taken_is_ended(services: LocalServices, h
 def test_many_slow_readers_hold_up_no_other_caller(services: LocalServices, gateway: GatewayProcess) -> None:
     before = memory(gateway)
     with ExitStack() as stack, Client(services.orchestrator_address) as client:
-        for _ in range(64):
+        for _ in range(SLOW_READERS):
             stack.enter_context(connected(gateway, stream(300)))
         for _ in range(3):
             other = gateway.send(COMPLETIONS, {"model": MODEL, "prompt": [1, 2], "max_tokens": 5})
             assert other.body["usage"]["completion_tokens"] == 5
-        until(lambda: running_requests(gateway) == 64)
+        until(lambda: running_requests(gateway) == SLOW_READERS)
         until(lambda: client.status().processes[0].running_turn_count == 0)  # their turns need no reader
-        assert running_requests(gateway) == 64
+        assert running_requests(gateway) == SLOW_READERS
         assert memory(gateway) - before < 100 * MIB
     until(lambda: running_requests(gateway) == 0)
     until(lambda: stored_sessions(services.settings.store) == 0)
