@@ -38,6 +38,22 @@ WINDOW = 24
 
 _ENDS = {"bos_token_id": None, "eos_token_id": 2, "pad_token_id": 0}
 _MIXTURE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+_EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
+_TWO_KINDS = {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]}
+_LATENT = SHAPE | {
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 16,
+    "q_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+    "first_k_dense_replace": 1,
+    "moe_intermediate_size": 32,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "n_group": 1,
+    "topk_group": 1,
+}
 _GEMMA = SHAPE | {
     "num_hidden_layers": 4,
     "layer_types": ["sliding_attention", "full_attention"] * 2,
@@ -78,9 +94,26 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "init_std": 0.2,
         **_ENDS,
     },
-    "mixtral": SHAPE | {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "mixtral": SHAPE | _EXPERTS,
     "qwen2_moe": SHAPE | _MIXTURE | {"shared_expert_intermediate_size": 32},
     "qwen3_moe": SHAPE | _MIXTURE | {"head_dim": 16},
+    "olmoe": SHAPE | {"num_experts": 4, "num_experts_per_tok": 2},
+    "granitemoe": SHAPE | _EXPERTS,
+    "deepseek_v2": _LATENT | {"topk_method": "greedy"},
+    "deepseek_v3": _LATENT,
+    # with attention sinks
+    "gpt_oss": SHAPE | _EXPERTS | _TWO_KINDS | {"head_dim": 16, "rope_parameters": {"rope_theta": 10000.0}},
+    "granite_swa": SHAPE | _TWO_KINDS,
+    "granitemoe_swa": SHAPE | _EXPERTS | _TWO_KINDS,
+    "mimo_v2_flash": SHAPE
+    | _EXPERTS
+    | _TWO_KINDS
+    | {"head_dim": 24, "v_head_dim": 16, "num_key_value_heads": 1, "moe_intermediate_size": 32}
+    | {"n_group": 1, "topk_group": 1},
+    # with chunks of attention, and scores that grow with the position
+    "llama4_text": SHAPE
+    | {"num_hidden_layers": 4, "head_dim": 16, "attention_chunk_size": WINDOW, "floor_scale": 8, "attn_scale": 0.5}
+    | {"num_local_experts": 4, "num_experts_per_tok": 1, "interleave_moe_layer_step": 2, "intermediate_size_mlp": 128},
 }
 """transformers' model types that can be served, and what makes each tiny."""
 
@@ -91,4 +124,7 @@ def build(family: str, seed: int = 0, **changes: Any) -> PreTrainedModel:
     config = AutoConfig.for_model(family, **{**FAMILIES.get(family, {}), **changes})
     torch.manual_seed(seed)
     model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
+    for name, weight in model.named_parameters():
+        if name.endswith(".sinks"):  # which otherwise hardly show
+            torch.nn.init.normal_(weight, std=2.0)
     return model.eval()

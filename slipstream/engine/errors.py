@@ -20,6 +20,9 @@ from __future__ import annotations
 from slipstream.errors import SlipstreamError
 from slipstream.reasons import Reason
 
+STOCK_ENGINES = "serve it by --engine vllm or sglang, with --engine-address"
+"""The way out for a model whose architecture this engine cannot compute."""
+
 
 class OutOfPagesError(SlipstreamError):
     """No KV page is free just now."""

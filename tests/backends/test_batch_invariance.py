@@ -2,6 +2,7 @@
 any chunking, a rebuild."""
 
 import random
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -46,25 +47,50 @@ def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_logits_have_the_same_bits_however_they_are_computed(directory: Path, dtype: str) -> None:
+    compare_bits(Recorder(directory, dtype), LENGTH, (START, 100), START)
+
+
+OTHERS = [
+    "mixtral",
+    "qwen2_moe",
+    "qwen3_moe",
+    "deepseek_v3",
+    "gpt_oss",
+    "granitemoe_swa",
+    "mimo_v2_flash",
+    "llama4_text",
+]
+"""Families with experts, sinks or chunks."""
+
+
+@pytest.mark.parametrize("family", OTHERS)
+def test_experts_sinks_and_chunks_keep_the_bits_too(family: str, tmp_path: Path) -> None:
+    # In float32: in bfloat16 most sums that differ are rounded to the same number.
+    directory = tiny_models.save(tiny_models.build(family), tmp_path)
+    compare_bits(Recorder(directory, "float32"), 160, (30,), 60)
+
+
+def compare_bits(recorder: Recorder, length: int, chunks: Iterable[int], start: int) -> None:
+    """Compute three texts eight tokens at a time, and then beside one another: up to ``start`` in
+    ``chunks`` of some size, and on in steps of all sizes."""
     rng = random.Random(0)
-    recorder = Recorder(directory, dtype)
-    texts = [[rng.randrange(tiny_models.VOCABULARY_SIZE) for _ in range(LENGTH)] for _ in range(3)]
+    texts = [[rng.randrange(tiny_models.VOCABULARY_SIZE) for _ in range(length)] for _ in range(3)]
     reference = []
     for text in texts:
         sequence = Sequence("reference")
-        reference.append(torch.cat([recorder.step([(sequence, text[i : i + 8])])[0] for i in range(0, LENGTH, 8)]))
+        reference.append(torch.cat([recorder.step([(sequence, text[i : i + 8])])[0] for i in range(0, length, 8)]))
         recorder.engine.cache.release(sequence)
-    for chunk in (START, 100):
+    for chunk in chunks:
         sequences = [Sequence(str(index)) for index in range(3)]
         got = [
-            torch.cat([recorder.step([(s, text[i : min(i + chunk, START)])])[0] for i in range(0, START, chunk)])
+            torch.cat([recorder.step([(s, text[i : min(i + chunk, start)])])[0] for i in range(0, start, chunk)])
             for s, text in zip(sequences, texts, strict=True)
         ]
-        while any(len(sequence) < LENGTH for sequence in sequences):
+        while any(len(sequence) < length for sequence in sequences):
             parts = []
             for index, sequence in enumerate(sequences):
                 # Rounds and small prefill chunks beside one another; sequences join and leave.
-                count = min(LENGTH - len(sequence), rng.choice((0, 1, 4, 6, 9, 17)))
+                count = min(length - len(sequence), rng.choice((0, 1, 4, 6, 9, 17)))
                 if count:
                     parts.append((index, sequence, texts[index][len(sequence) :][:count]))
             if parts:

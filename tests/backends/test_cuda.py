@@ -23,8 +23,9 @@ from slipstream.engine.engine import Engine
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.model import Segment
 from slipstream.engine.pretrained.loading import load_pretrained
+from slipstream.engine.pretrained.windows import WHOLE, Sight
 from slipstream.engine.sequence import Sequence
-from slipstream.engine.torch.attention import NAME
+from slipstream.engine.torch.attention import NAME, Scoring
 from slipstream.engine.torch.cuda import attention
 from slipstream.engine.torch.cuda.backend import CudaBackend
 from slipstream.engine.torch.cuda.fusing import Fused, fuse
@@ -102,13 +103,19 @@ def test_programs_take_several_pieces_where_there_are_more(monkeypatch: pytest.M
     )
     assert step.piece_count.item() == 7
     rows = torch.randn(2, 32, 16).transpose(0, 1)
-    by_many = attention.PAGED.attend(step, memory, 0, rows, 0.3, None, None)
+    by_many = attention.PAGED.attend(step, memory, 0, rows, Scoring(0.3))
     monkeypatch.setattr(attention, "_PROGRAMS", 6)  # three for each head
-    assert torch.equal(attention.PAGED.attend(step, memory, 0, rows, 0.3, None, None), by_many)
+    assert torch.equal(attention.PAGED.attend(step, memory, 0, rows, Scoring(0.3)), by_many)
 
 
-@pytest.mark.parametrize("window", [None, 700])
-def test_a_row_has_the_same_bits_however_many_chunks_are_attended_to_beside_it(window: int | None) -> None:
+@pytest.mark.parametrize(
+    ("sight", "sinks"),
+    [(WHOLE, None), (Sight(window=700), None), (Sight(chunk=600), torch.tensor([0.5, 30.0]))],
+    ids=["whole", "window", "chunk and sinks"],
+)
+def test_a_row_has_the_same_bits_however_many_chunks_are_attended_to_beside_it(
+    sight: Sight, sinks: torch.Tensor | None
+) -> None:
     """And they are those of its keys: also beyond the short chunks."""
     torch.manual_seed(0)
     shape, size, long = LayerShape(1, 16, 16, 2), 64, LONG_AFTER * CHUNK + LONG_CHUNK
@@ -121,17 +128,21 @@ def test_a_row_has_the_same_bits_however_many_chunks_are_attended_to_beside_it(w
     for first in (CHUNK - 2, long - 2):  # four rows, of which the last two have a chunk more
         step = Step(8, size, page_count, CPU)
         step.lay_out([Segment([0] * 4, first, pages, 4)])
-        together = attention.PAGED.attend(step, memory, 0, rows, 0.3, window, None)
+        scoring = Scoring(0.3, sight, sinks=sinks)
+        together = attention.PAGED.attend(step, memory, 0, rows, scoring)
         assert step.chunk_counts[0] > chunk_count(first + 1)
         for row in (1, 3):
             step.lay_out([Segment([0], first + row, pages, 1)])
-            alone = attention.PAGED.attend(step, memory, 0, rows[row:].contiguous(), 0.3, window, None)
+            alone = attention.PAGED.attend(step, memory, 0, rows[row:].contiguous(), scoring)
             assert torch.equal(alone[0], together[row])
         keys, values = (
             of[0].flatten(1, 2).view(-1, size, 16)[pages].flatten(0, 1) for of in (memory.keys, memory.values)
         )
-        seen = slice(0 if window is None else max(0, first + 1 - window), first + 1)
-        expected = (rows[0] @ keys[seen].T * 0.3).softmax(-1) @ values[seen]
+        seen = slice(max(0, int(sight.first_keys(torch.tensor(first)))), first + 1)
+        scores = rows[0] @ keys[seen].T * 0.3
+        if sinks is not None:
+            scores = torch.cat([scores, sinks[:, None]], dim=-1)
+        expected = scores.softmax(-1)[:, : len(values[seen])] @ values[seen]
         torch.testing.assert_close(together[0], expected, rtol=1e-4, atol=1e-5)
 
 
@@ -156,16 +167,19 @@ def test_forwards_take_turns_at_all_rows(counted: list[tuple[int, int]]) -> None
 
 
 @pytest.mark.parametrize(
-    ("shape", "window", "softcap"),
+    ("shape", "scoring"),
     [
-        (LayerShape(2, 16, 16, 1), None, None),
-        (LayerShape(1, 24, 24, 4), 9, None),  # a size that is no power of two
-        (LayerShape(2, 16, 8, 3), None, 2.0),  # as many queries to a key head
-        (LayerShape(1, 16, 16, 71), None, None),  # more than a tile's rows
+        (LayerShape(2, 16, 16, 1), Scoring(0.3)),
+        (LayerShape(1, 24, 24, 4), Scoring(0.3, Sight(window=9))),  # a size that is no power of two
+        (LayerShape(2, 16, 8, 3), Scoring(0.3, softcap=2.0)),  # as many queries to a key head
+        (LayerShape(1, 16, 16, 71), Scoring(0.3)),  # more than a tile's rows
+        (LayerShape(2, 16, 16, 2), Scoring(0.3, Sight(window=9), sinks=torch.tensor([-2.0, 0.0, 1.0, 40.0]))),
+        (LayerShape(1, 16, 16, 2), Scoring(0.3, Sight(chunk=12))),
     ],
 )
-def test_the_kernel_attends_to_what_it_may(shape: LayerShape, window: int | None, softcap: float | None) -> None:
+def test_the_kernel_attends_to_what_it_may(shape: LayerShape, scoring: Scoring) -> None:
     torch.manual_seed(0)
+    softcap, sinks = scoring.softcap, scoring.sinks
     size = 4
     memory = KvMemory([shape], 40, size, torch.float32, CPU)
     memory.keys[0].normal_()
@@ -180,26 +194,34 @@ def test_the_kernel_attends_to_what_it_may(shape: LayerShape, window: int | None
     step.lay_out(segments)
     heads = shape.head_count * shape.queries_per_key
     rows = torch.randn(heads, 32, shape.key_size).transpose(0, 1)
-    attended = attention.PAGED.attend(step, memory, 0, rows, 0.3, window, softcap)
+    attended = attention.PAGED.attend(step, memory, 0, rows, scoring)
     assert attended.shape == (32, heads, shape.value_size)
     row = 0
     for segment in segments:
         at = torch.tensor([segment.pages[place // size] * size + place % size for place in range(segment.end)])
         keys, values = (memory_of[0].flatten(1, 2)[:, at] for memory_of in (memory.keys, memory.values))
         for position in range(segment.start, segment.end):
-            first = 0 if window is None else max(0, position - window + 1)
-            seen = slice(first, position + 1)
+            seen = slice(max(0, int(scoring.sight.first_keys(torch.tensor(position)))), position + 1)
             query = rows[row].view(shape.head_count, shape.queries_per_key, -1)
             scores = torch.einsum("hrd,hkd->hrk", query, keys[:, seen]) * 0.3
             if softcap is not None:
                 scores = torch.tanh(scores / softcap) * softcap
-            expected = torch.einsum("hrk,hkd->hrd", scores.softmax(-1), values[:, seen]).reshape(heads, -1)
+            if sinks is not None:
+                scores = torch.cat([scores, sinks.view(*scores.shape[:2], 1)], dim=-1)
+            weights = scores.softmax(-1)[..., : values[:, seen].shape[1]]
+            expected = torch.einsum("hrk,hkd->hrd", weights, values[:, seen]).reshape(heads, -1)
             torch.testing.assert_close(attended[row], expected, rtol=1e-5, atol=1e-5)
             row += 1
     assert not attended[row:].any()
 
 
-FUSED = {"llama": Fused(5, 2, 2, 2), "gemma2": Fused(0, 4, 4, 0), "gpt2": Fused(0, 0, 0, 0)}
+FUSED = {
+    "llama": Fused(5, 2, 2, 2),
+    "gemma2": Fused(0, 4, 4, 0),
+    "gpt2": Fused(0, 0, 0, 0),
+    "gpt_oss": Fused(5, 0, 2, 0),  # with sinks
+    "llama4_text": Fused(0, 0, 4, 4),  # with chunks
+}
 
 
 @pytest.mark.parametrize("family", FUSED)
@@ -313,4 +335,4 @@ def test_a_kernel_that_does_not_fit_a_device_says_so(monkeypatch: pytest.MonkeyP
     with pytest.raises(
         UnsupportedModelError, match=r"heads of 16 in float32 does not fit a small one: .*shared memory"
     ):
-        attention.PAGED.attend(Step(8, 16, 2, CPU), memory, 0, torch.zeros(8, 1, 16), 1.0, None, None)
+        attention.PAGED.attend(Step(8, 16, 2, CPU), memory, 0, torch.zeros(8, 1, 16), Scoring(1.0))

@@ -51,6 +51,13 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "starcoder2": ("starcoder2", tiny_models.SHAPE),
     "ministral": ("ministral", tiny_models.SHAPE | {"head_dim": 16}),
     "olmo3": ("olmo3", tiny_models.SHAPE),
+    "gpt_oss": ("gpt_oss", {}),
+    "llama4_text": ("llama4_text", {"attention_chunk_size": WINDOW}),
+    "llama4_text, whose context is one chunk": ("llama4_text", {"max_position_embeddings": WINDOW * 8}),
+    "llama4_text, whose last chunk is one token": (
+        "llama4_text",
+        {"attention_chunk_size": WINDOW, "max_position_embeddings": WINDOW * 8 + 1},
+    ),
 }
 COMPILED = [name for name, (family, _) in CASES.items() if family in {"llama", "mistral", "qwen2", "qwen3"}]
 

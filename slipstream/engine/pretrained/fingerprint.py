@@ -13,6 +13,9 @@ from slipstream.engine.model_fingerprint import SAMPLED_VALUES, model_fingerprin
 Sample = tuple[str, tuple[int, ...], np.ndarray]
 """The name, the shape and some values of a weight."""
 
+_USUAL_EXPERTS = "grouped_mm"
+"""Implementation of experts that transformers chooses. Fingerprints did not name it at first."""
+
 
 def weights_fingerprint(model: Any, end_token_ids: tuple[int, ...]) -> str:
     """Return a sha256 over all that a loaded ``PreTrainedModel`` computes with: dtype, kind of
@@ -25,12 +28,21 @@ def fingerprint_of(model: Any, samples: Iterable[Sample], end_token_ids: tuple[i
     """Return `weights_fingerprint` of a model whose weights have these ``samples``."""
     attention = getattr(model.config, "_attn_implementation", None)
     said = [str(model.dtype), device_kind(model.device), type(model).__name__, attention, list(end_token_ids)]
+    if experts_of(model) not in (None, _USUAL_EXPERTS):
+        said.append(experts_of(model))
     return model_fingerprint(said, model.config.to_dict(), samples)
 
 
 def sampled_places(value_count: int) -> range:
     """Return the places of a weight's sampled values."""
     return range(0, value_count, max(1, value_count // SAMPLED_VALUES))
+
+
+def experts_of(model: Any) -> str | None:
+    """Return the name of the implementation of a loaded model's experts, None if it has none behind
+    transformers' interface."""
+    has_experts = any(hasattr(module, "_is_expert_parallel") for module in model.modules())
+    return model.config.get_text_config()._experts_implementation if has_experts else None
 
 
 def _samples(model: Any) -> Iterator[Sample]:

@@ -34,7 +34,7 @@ from slipstream.engine.checkpoint import (
     some,
 )
 from slipstream.engine.config_numbers import is_positive
-from slipstream.engine.errors import UnsupportedModelError
+from slipstream.engine.errors import STOCK_ENGINES, UnsupportedModelError
 from slipstream.engine.pretrained import rotary
 from slipstream.engine.pretrained.config_keys import told_of_config
 from slipstream.engine.pretrained.vector_math import settle_vector_math
@@ -43,13 +43,18 @@ log = logging.getLogger(__name__)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
+_SERVED_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
+
 _CONVERSION = re.compile(r"^(\S+)\s*\| CONVERSION", re.MULTILINE)
 _AGAIN = "copy, download or export it again"
 
 
-def load_pretrained(name: str, *, device: str, dtype: str, attention: str, trust: Trust = NO_TRUST) -> Any:
-    """A ``PreTrainedModel`` on its device with an implementation of ``attention``, ready to serve.
-    UnsupportedModelError says what is missing or wrong."""
+def load_pretrained(
+    name: str, *, device: str, dtype: str, attention: str, experts: str | None = None, trust: Trust = NO_TRUST
+) -> Any:
+    """A ``PreTrainedModel`` on its device with an implementation of ``attention`` and, if not
+    transformers' own, of ``experts``, ready to serve. UnsupportedModelError says what is missing or
+    wrong."""
     settle_vector_math()
     directory = directory_of(name, weights=True, trust=trust)
     config = read_config(directory, name, trust)
@@ -62,6 +67,7 @@ def load_pretrained(name: str, *, device: str, dtype: str, attention: str, trust
                 config=config,
                 dtype=DTYPES[dtype],
                 attn_implementation=attention,
+                experts_implementation=experts,
                 use_safetensors=use_safetensors,
                 trust_remote_code=trust.code,
                 ignore_mismatched_sizes=True,  # they are in the report, by name
@@ -182,11 +188,11 @@ def _refuse_foreign(config: Any, name: str, trust: Trust) -> None:
     text = config.get_text_config()
     for quantisation in (getattr(each, "quantization_config", None) for each in (config, text)):
         refuse_quantised(quantisation, name)
-    foreign = set(getattr(text, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
+    foreign = set(getattr(text, "layer_types", None) or ()) - _SERVED_LAYERS
     if foreign:
         raise UnsupportedModelError(
-            f"{architecture} has layers of {', '.join(sorted(foreign))}; only full and sliding-window attention can be "
-            "served"
+            f"{architecture} has layers of {', '.join(sorted(foreign))}; only full, sliding-window and chunked attention can "
+            f"be served here; {STOCK_ENGINES}"
         )
 
 
@@ -263,7 +269,7 @@ def _why(error: Exception, said: list[str], config: Any, attention: str, name: s
     if error.args == (attention,):  # Falcon, GPT-J and GPT-Neo look their class up by this name
         return (
             f"{architecture} has attention classes of its own; only attention through transformers' attention "
-            "interface can be served"
+            f"interface can be served here; {STOCK_ENGINES}"
         )
     unmade = {key for text in said for key in _CONVERSION.findall(text)}
     if unmade:  # it puts the tensors of a mixture's experts together

@@ -10,11 +10,20 @@ import torch
 import torch.nn.functional as F
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from slipstream.engine.pretrained.windows import window_mask, window_of
+from slipstream.engine.pretrained.windows import WHOLE, Sight, sight_of, window_mask
 from slipstream.engine.torch.kv_memory import KvMemory, LayerShape
 from slipstream.engine.torch.plan import KEY_BLOCK, AttentionGroup, StepPlan
 
 NAME = "slipstream_paged"
+
+_FOREIGN = {
+    "indices": "chooses its keys by an index",
+    "block_indices": "chooses its keys by an index",
+    "position_bias": "adds a bias of its own to its scores",
+    "sinks": "has attention sinks that depend on the token",
+}
+"""Keywords that transformers' models pass to their attention and that change what it computes:
+what a model with one does."""
 
 _FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 """The operation behind `F.scaled_dot_product_attention` on a CPU. Called by its name, it also
@@ -29,16 +38,26 @@ class LaidOut(Protocol):
         """Int64 ``[rows]``: the slot of each row's keys and values."""
 
 
+class Scoring(NamedTuple):
+    """Rule by which a layer's queries weigh keys."""
+
+    scaling: float
+    sight: Sight = WHOLE
+    softcap: float | None = None
+    """Scores become ``softcap * tanh(score / softcap)``."""
+    sinks: torch.Tensor | None = None
+    """``[heads]``: the score of one more key for each head, whose value is zero."""
+
+
 class Kernels(NamedTuple):
     """Functions that compute attention over pages."""
 
     write: Callable[[Any, KvMemory, int, torch.Tensor, torch.Tensor], None]
     """Write the step's keys ``[heads, rows, size]`` and values of a layer to the step's slots.
     Arguments: the step, the memory, the layer, keys, values."""
-    attend: Callable[[Any, KvMemory, int, torch.Tensor, float, int | None, float | None], torch.Tensor]
+    attend: Callable[[Any, KvMemory, int, torch.Tensor, Scoring], torch.Tensor]
     """Return what each row attends to, ``[rows, heads, value_size]``. Arguments: the step, the
-    memory, the layer, queries ``[rows, heads, size]``, scaling, and the window and softcap, if
-    any."""
+    memory, the layer, queries ``[rows, heads, size]``, and how they weigh keys."""
 
 
 class Attending(NamedTuple):
@@ -71,9 +90,9 @@ class ShapeProbe:
             raise TypeError(f"{type(module).__name__} attends more than once in a layer")
         if not getattr(module, "is_causal", True):
             raise TypeError(f"{type(module).__name__} also attends to later tokens")
-        window = window_of(module, mask) or None
         repeats = query.shape[1] // key.shape[1]
-        self.layers[layer] = LayerShape(key.shape[1], key.shape[3], value.shape[3], repeats, window)
+        shape = LayerShape(key.shape[1], key.shape[3], value.shape[3], repeats, sight_of(module, mask))
+        self.layers[layer] = shape
 
 
 def paged_attention(
@@ -87,19 +106,22 @@ def paged_attention(
     scaling: float | None = None,
     softcap: float | None = None,
     s_aux: torch.Tensor | None = None,
-    **_: Any,
+    **others: Any,
 ) -> tuple[torch.Tensor, None]:
     """Compute attention with transformers' signature: query ``[1, heads, rows, size]``, key and
     value ``[1, kv_heads, rows, size]``.
 
-    Returns ``[1, rows, heads, value_size]``. A layer's window is what `ShapeProbe` learnt from its
-    mask. TypeError if the architecture lost ``plan`` on its way here, or uses something that this
-    attention does not support.
+    ``s_aux`` are the sinks of gpt-oss and others. Returns ``[1, rows, heads, value_size]``. Which
+    keys are seen is what `ShapeProbe` learnt from the layer's mask. TypeError if the architecture
+    lost ``plan`` on its way here, or uses something that this attention does not support.
     """
     if plan is None:
         raise TypeError(f"{type(module).__name__} does not pass keyword arguments on to its attention")
-    if s_aux is not None:
-        raise TypeError(f"{type(module).__name__} uses attention sinks")
+    foreign = [does for name, does in _FOREIGN.items() if others.get(name) is not None]
+    if s_aux is not None and s_aux.shape != query.shape[1:2]:
+        foreign.append("has attention sinks that are not one number for each head")
+    if foreign:
+        raise TypeError(f"{type(module).__name__} {foreign[0]}")
     if isinstance(plan, ShapeProbe):
         plan.learn(module, query, key, value, attention_mask)
         return value.repeat_interleave(query.shape[1] // key.shape[1], dim=1).transpose(1, 2), None
@@ -108,8 +130,8 @@ def paged_attention(
     kernels.write(step, memory, layer, key[0], value[0])
     if scaling is None:
         scaling = query.shape[-1] ** -0.5
-    rows = query[0].transpose(0, 1)
-    return kernels.attend(step, memory, layer, rows, scaling, memory.layers[layer].window, softcap).unsqueeze(0), None
+    scoring = Scoring(scaling, memory.layers[layer].sight, softcap, s_aux)
+    return kernels.attend(step, memory, layer, query[0].transpose(0, 1), scoring).unsqueeze(0), None
 
 
 def _write(step: LaidOut, memory: KvMemory, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
@@ -122,14 +144,12 @@ def _attend_groups(
     memory: KvMemory,
     layer: int,
     rows: torch.Tensor,
-    scaling: float,
-    window: int | None,
-    softcap: float | None,
+    scoring: Scoring,
 ) -> torch.Tensor:
     """Attend to the plan's groups, one by one."""
     output: torch.Tensor | None = None
     for group in step.groups:
-        attended = _attend(group, memory, layer, rows, scaling, window, softcap)
+        attended = _attend(group, memory, layer, rows, scoring)
         if group.contiguous:
             return attended
         if output is None:
@@ -144,9 +164,7 @@ def _attend(
     memory: KvMemory,
     layer: int,
     rows: torch.Tensor,
-    scaling: float,
-    window: int | None,
-    softcap: float | None,
+    scoring: Scoring,
 ) -> torch.Tensor:
     """Attend for one group's queries, taken from ``rows`` ``[rows, heads, size]``. Returns ``[batch
     * queries, heads, value_size]``."""
@@ -159,13 +177,13 @@ def _attend(
     query = query.reshape(group.batch, kv_heads, -1, size)
     key = _gather(group, memory.keys[layer], kv_heads, memory.page_count)
     value = _gather(group, memory.values[layer], kv_heads, memory.page_count)
-    if softcap is not None or shape.value_size != size:
-        attended = _walk(group, query, key, value, scaling, window, softcap, repeats)
-    elif len(group.spans) == 1 or query.device.type != "cpu":
-        mask = group.mask(range(group.key_count), window, repeats, rows.dtype)
-        attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
+    if scoring.softcap is not None or shape.value_size != size:
+        attended = _walk(group, query, key, value, scoring, repeats)
+    elif scoring.sinks is None and (len(group.spans) == 1 or query.device.type != "cpu"):
+        mask = group.mask(range(group.key_count), scoring.sight, repeats, rows.dtype)
+        attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scoring.scaling)
     else:
-        attended = _attend_spans(group, query, key, value, scaling, window, repeats)
+        attended = _attend_spans(group, query, key, value, scoring, repeats)
     attended = attended.view(group.batch, kv_heads, repeats, -1, shape.value_size).permute(0, 3, 1, 2, 4)
     return attended.reshape(-1, kv_heads * repeats, shape.value_size)
 
@@ -184,17 +202,15 @@ def _attend_spans(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    scaling: float,
-    window: int | None,
+    scoring: Scoring,
     repeats: int,
 ) -> torch.Tensor:
-    """Attend to both spans separately, and merge the two by log-sum-exp (Milakov and Gimelshein
-    2018).
+    """Attend to the spans separately, and merge them by log-sum-exp (Milakov and Gimelshein 2018).
 
-    A span that a query does not see changes none of its bits: its share is exactly 0. The shares
-    are a softmax over two numbers, which the library computes row by row. An exponential over all
-    rows at once would round the rows at a batch's end differently, because they do not fill a
-    vector.
+    A span that a query does not see changes none of its bits: its share is exactly 0. A sink takes
+    a share as one more span, whose values are zero. The shares are a softmax over a few numbers,
+    which the library computes row by row. An exponential over all rows at once would round the rows
+    at a batch's end differently, because they do not fill a vector.
     """
     outputs, log_sums = [], []
     for span in group.spans:
@@ -202,14 +218,26 @@ def _attend_spans(
             query,
             key[:, :, span.start : span.stop],
             value[:, :, span.start : span.stop],
-            attn_mask=group.mask(span, window, repeats, query.dtype),
-            scale=scaling,
+            attn_mask=group.mask(span, scoring.sight, repeats, query.dtype),
+            scale=scoring.scaling,
         )
         outputs.append(output.float())
         log_sums.append(log_sum)
-    shares = torch.softmax(torch.stack(log_sums, dim=-1) + group.unseen(window, repeats), dim=-1)
-    joined: torch.Tensor = outputs[0] * shares[..., :1] + outputs[1] * shares[..., 1:]
+    tops = torch.stack(log_sums, dim=-1) + group.unseen(scoring.sight, repeats)
+    if scoring.sinks is not None:
+        tops = torch.cat([tops, _sink_of_each(query, scoring.sinks, repeats)], dim=-1)
+    shares = torch.softmax(tops, dim=-1)
+    joined: torch.Tensor = outputs[0] * shares[..., :1]
+    for number, output in enumerate(outputs[1:], 1):
+        joined = joined + output * shares[..., number : number + 1]
     return joined.to(query.dtype)
+
+
+def _sink_of_each(query: torch.Tensor, sinks: torch.Tensor, repeats: int) -> torch.Tensor:
+    """Return float32 ``[batch, kv_heads, repeats * queries, 1]``: the sink of each query's head."""
+    batch, kv_heads, count, _ = query.shape
+    each = sinks.float().view(1, kv_heads, repeats, 1, 1)
+    return each.expand(batch, kv_heads, repeats, count // repeats, 1).reshape(batch, kv_heads, count, 1)
 
 
 def _walk(
@@ -217,25 +245,27 @@ def _walk(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    scaling: float,
-    window: int | None,
-    softcap: float | None,
+    scoring: Scoring,
     repeats: int,
 ) -> torch.Tensor:
     """Attention that the library's kernel lacks: values of their own size, and ``softcap *
     tanh(score / softcap)``.
 
     Walks the keys in blocks of at most KEY_BLOCK with a running softmax. Each block has one shape,
-    so its sums have one order. A fully masked block changes nothing.
+    so its sums have one order. A fully masked block changes nothing. A sink is what the softmax
+    starts with.
     """
+    softcap = scoring.softcap
     top = query.new_full((*query.shape[:-1], 1), -torch.inf, dtype=torch.float32)
     weight_sum = torch.zeros_like(top)
+    if scoring.sinks is not None:
+        top, weight_sum = _sink_of_each(query, scoring.sinks, repeats), torch.ones_like(top)
     total = query.new_zeros(*query.shape[:-1], value.shape[-1], dtype=torch.float32)
     for span in group.spans:
-        mask = group.mask(span, window, repeats, torch.float32)
+        mask = group.mask(span, scoring.sight, repeats, torch.float32)
         for start in range(span.start, span.stop, KEY_BLOCK):
             block = slice(start, min(start + KEY_BLOCK, span.stop))
-            scores = (query @ key[:, :, block].transpose(-1, -2)).float() * scaling
+            scores = (query @ key[:, :, block].transpose(-1, -2)).float() * scoring.scaling
             if softcap is not None:
                 scores = torch.tanh(scores / softcap) * softcap
             scores = scores + mask[..., start - span.start : block.stop - span.start]

@@ -6,20 +6,20 @@ from dataclasses import dataclass
 
 import torch
 
+from slipstream.engine.pretrained.windows import WHOLE, Sight
 from slipstream.engine.sequence import PageCopy
 
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """Shape of one attention layer's cache: heads, the sizes of keys and values, and the query
-    heads that share a key head."""
+    """Shape of one attention layer's cache: heads, the sizes of keys and values, the query heads
+    that share a key head, and which keys a query sees."""
 
     head_count: int
     key_size: int
     value_size: int
     queries_per_key: int = 1
-    window: int | None = None
-    """Most keys that a query sees, or None for all."""
+    sight: Sight = WHOLE
 
 
 def bytes_per_page(layers: list[LayerShape], page_size: int, dtype: torch.dtype) -> int:

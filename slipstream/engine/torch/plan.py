@@ -37,6 +37,7 @@ import torch
 
 from slipstream.engine.model import Segment
 from slipstream.engine.pages import PADDING_PAGE
+from slipstream.engine.pretrained.windows import WHOLE, Sight
 
 SMALL_STEP = 64
 """Most rows of a step that is mostly overhead."""
@@ -117,8 +118,8 @@ class AttentionGroup:
     contiguous: bool
     first_slot: torch.Tensor | None = None
     first_keys: int = 0
-    _masks: dict[tuple[range, int | None, int, torch.dtype], torch.Tensor] = field(default_factory=dict)
-    _unseen: dict[tuple[int | None, int], torch.Tensor] = field(default_factory=dict)
+    _masks: dict[tuple[range, Sight, int, torch.dtype], torch.Tensor] = field(default_factory=dict)
+    _unseen: dict[tuple[Sight, int], torch.Tensor] = field(default_factory=dict)
     _tables: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)
 
     def forget(self) -> None:
@@ -140,31 +141,31 @@ class AttentionGroup:
             return [range(self.first_keys), range(self.first_keys, self.key_count)]
         return [range(self.key_count)]
 
-    def mask(self, keys: range, window: int | None, repeats: int, dtype: torch.dtype) -> torch.Tensor:
+    def mask(self, keys: range, sight: Sight, repeats: int, dtype: torch.dtype) -> torch.Tensor:
         """Return the additive causal mask ``[batch, 1, repeats * queries, keys]``. A query sees its
-        own key and the ``window - 1`` keys before it, or all keys before it if window is None."""
-        known = (keys, window, repeats, dtype)
+        own key and, as far as ``sight`` goes, those before it."""
+        known = (keys, sight, repeats, dtype)
         if known not in self._masks:
             queries = self.query_positions.unsqueeze(-1)
             positions = torch.arange(keys.start, keys.stop, device=queries.device)
             hidden = positions > queries
-            if window is not None:
-                hidden |= positions <= queries - window
+            if sight != WHOLE:
+                hidden |= positions < sight.first_keys(queries)
             mask = torch.zeros(hidden.shape, dtype=dtype, device=queries.device).masked_fill_(hidden, -torch.inf)
             self._masks[known] = (mask if repeats == 1 else mask.repeat(1, repeats, 1)).unsqueeze(1)
         return self._masks[known]
 
-    def unseen(self, window: int | None, repeats: int) -> torch.Tensor:
-        """Return float32 ``[batch, 1, repeats * queries, 2]``: -inf for a span that a query does
-        not see, otherwise 0."""
-        if (window, repeats) not in self._unseen:
+    def unseen(self, sight: Sight, repeats: int) -> torch.Tensor:
+        """Return float32 ``[batch, 1, repeats * queries, spans]``: -inf for a span that a query
+        does not see, otherwise 0."""
+        if (sight, repeats) not in self._unseen:
             queries, first = self.query_positions, self.first_keys
-            unseen = torch.zeros(*queries.shape, 2, device=queries.device)
-            unseen[..., 1].masked_fill_(queries < first, -torch.inf)
-            if window is not None:
-                unseen[..., 0].masked_fill_(queries - window >= first - 1, -torch.inf)
-            self._unseen[window, repeats] = unseen.repeat(1, repeats, 1).unsqueeze(1)
-        return self._unseen[window, repeats]
+            unseen = torch.zeros(*queries.shape, len(self.spans), device=queries.device)
+            if len(self.spans) > 1:
+                unseen[..., 1].masked_fill_(queries < first, -torch.inf)
+                unseen[..., 0].masked_fill_(sight.first_keys(queries) >= first, -torch.inf)
+            self._unseen[sight, repeats] = unseen.repeat(1, repeats, 1).unsqueeze(1)
+        return self._unseen[sight, repeats]
 
 
 def head_tables(table: torch.Tensor, heads: int, page_count: int) -> torch.Tensor:

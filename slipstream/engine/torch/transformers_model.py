@@ -10,13 +10,14 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from slipstream.engine.checkpoint import NO_TRUST, Trust, directory_of
-from slipstream.engine.errors import UnsupportedModelError
+from slipstream.engine.errors import STOCK_ENGINES, UnsupportedModelError
 from slipstream.engine.generation_config import parse_generation_config, read_generation_config
 from slipstream.engine.pretrained import rotary
-from slipstream.engine.pretrained.fingerprint import weights_fingerprint
+from slipstream.engine.pretrained.fingerprint import experts_of, weights_fingerprint
 from slipstream.engine.pretrained.loading import DTYPES, load_pretrained
 from slipstream.engine.sequence import PageCopy
-from slipstream.engine.torch import activations, attention, capture, packing
+from slipstream.engine.torch import activations, attention, capture, experts, packing
+from slipstream.engine.torch.counted_positions import CountedPositions, counts_positions
 from slipstream.engine.torch.kv_memory import KvMemory, LayerShape, bytes_per_page
 from slipstream.engine.torch.plan import StepPlan
 
@@ -72,7 +73,9 @@ class TransformersModel:
         if whole is None:
             head = model.get_output_embeddings()
             whole = Whole(int(head.weight.shape[0]), lambda ends: weights_fingerprint(model, ends))
-            may_capture = model.device.type == "cpu" and model.num_parameters() <= capture.MAX_PARAMETERS
+            is_small = model.device.type == "cpu" and model.num_parameters() <= capture.MAX_PARAMETERS
+            # Which experts there are to compute depends on the rows.
+            may_capture = is_small and experts_of(model) != experts.NAME
         else:
             may_capture = False
         self.vocabulary_size = whole.vocabulary_size
@@ -88,9 +91,12 @@ class TransformersModel:
         if self.device.type == "cpu":
             activations.compute_in_even_parts(model)
         self.layers = _probe_packed(model, packing.FOR_SINGLE_ROWS if single_rows else 0)
+        if self.device.type == "cpu" and not single_rows:
+            activations.compute_single_gates_alike(model)
         self.bytes_per_token = bytes_per_page(self.layers, 1, model.dtype)
         self._memory: KvMemory | None = None
         self._kernels = kernels
+        self._counts_positions = counts_positions(model)
         self._run: Callable[[StepPlan], torch.Tensor] = self.compute
         self.settled_after = 1
         if may_capture:
@@ -106,7 +112,8 @@ class TransformersModel:
     ) -> TransformersModel:
         """Load a model directory or hub id. UnsupportedModelError says what is missing or cannot be
         served."""
-        model = load_pretrained(name, device=device, dtype=dtype, attention=attention.NAME, trust=trust)
+        even = None if single_rows else experts.NAME  # a draft only guesses
+        model = load_pretrained(name, device=device, dtype=dtype, attention=attention.NAME, experts=even, trust=trust)
         generation = read_generation_config(directory_of(name, weights=True, trust=trust))
         served = cls(model, generation, single_rows=single_rows)
         served.generation.log_warnings(name)
@@ -138,6 +145,7 @@ class TransformersModel:
             use_cache=False,
             logits_to_keep=step.logit_rows,
             plan=attention.Attending(step, self._memory, self._kernels),
+            **({"past_key_values": CountedPositions(step.positions)} if self._counts_positions else {}),
         )
         logits: torch.Tensor = output.logits[0]
         return logits
@@ -160,9 +168,9 @@ def _probe_layers(model: Any) -> list[LayerShape]:
     name = type(model).__name__
     parameters = inspect.signature(model.forward).parameters
     if "logits_to_keep" not in parameters:
-        raise UnsupportedModelError(f"{name} cannot give logits at chosen rows (no logits_to_keep)")
+        raise UnsupportedModelError(f"{name} cannot give logits at chosen rows (no logits_to_keep); {STOCK_ENGINES}")
     if "position_ids" not in parameters:  # otherwise it would count each step's rows from 0
-        raise UnsupportedModelError(f"{name} does not accept token positions (no position_ids)")
+        raise UnsupportedModelError(f"{name} does not accept token positions (no position_ids); {STOCK_ENGINES}")
     probe = attention.ShapeProbe()
     ids = torch.zeros(1, _PROBE_ROWS, dtype=torch.int64, device=model.device)
     rows = torch.arange(_PROBE_ROWS, device=model.device)
@@ -172,13 +180,15 @@ def _probe_layers(model: Any) -> list[LayerShape]:
     except UnsupportedModelError:
         raise
     except TypeError as error:
-        raise UnsupportedModelError(f"{name} cannot be served: {error}") from error
+        raise UnsupportedModelError(f"{name} cannot be served here: {error}; {STOCK_ENGINES}") from error
     except Exception as error:  # any of transformers' hundreds of forwards may raise anything
-        raise UnsupportedModelError(f"{name} cannot be served: a trial forward failed with {error!r}") from error
+        raise UnsupportedModelError(
+            f"{name} cannot be served here: a trial forward failed with {error!r}; {STOCK_ENGINES}"
+        ) from error
     layer_count = model.config.get_text_config().num_hidden_layers
     if sorted(probe.layers) != list(range(layer_count)):
         raise UnsupportedModelError(
             f"{name} sends {len(probe.layers)} of its {layer_count} layers through transformers' "
-            "attention interface; recurrent or private attention cannot be served"
+            f"attention interface; recurrent or private attention cannot be served here; {STOCK_ENGINES}"
         )
     return [probe.layers[index] for index in range(layer_count)]

@@ -18,7 +18,7 @@ import triton.language as tl
 from triton.runtime.errors import OutOfResources
 
 from slipstream.engine.errors import UnsupportedModelError
-from slipstream.engine.torch.attention import Kernels
+from slipstream.engine.torch.attention import Kernels, Scoring
 from slipstream.engine.torch.cuda.step import CHUNK, LONG_AFTER, LONG_CHUNK, PIECE, QUERIES, Step
 from slipstream.engine.torch.kv_memory import KvMemory, LayerShape
 
@@ -92,12 +92,9 @@ def _attend_rows(
     memory: KvMemory,
     layer: int,
     rows: torch.Tensor,
-    scaling: float,
-    window: int | None,
-    softcap: float | None,
+    scoring: Scoring,
 ) -> torch.Tensor:
-    """Attend each row to the keys of its sequence up to itself, or to the last ``window`` of them.
-    Padding gets zeros."""
+    """Attend each row to the keys of its sequence that it sees. Padding gets zeros."""
     shape = memory.layers[layer]
     keys, values = memory.keys[layer], memory.values[layer]
     rows = _packed(rows)
@@ -106,6 +103,8 @@ def _attend_rows(
     parts = triton.cdiv(QUERIES, part)
     groups = min(step.row_count * step.most_chunks, max(1, _PROGRAMS // (shape.head_count * parts)))
     partial = step.partial(rows.shape[1], shape.value_size)
+    sinks = output if scoring.sinks is None else scoring.sinks.float().contiguous()
+    has_sinks = scoring.sinks is not None
     try:
         _attend[groups, shape.head_count, parts](
             rows,
@@ -116,16 +115,19 @@ def _attend_rows(
             step.pieces,
             step.piece_count,
             step.tables,
-            scaling,
-            softcap or 0.0,
+            sinks,
+            scoring.scaling,
+            scoring.softcap or 0.0,
             row_stride=rows.stride(0),
             head_stride=rows.stride(1),
             slots=keys.shape[1] * keys.shape[2],
             most_chunks=step.most_chunks,
             groups=groups,
             page_size=keys.shape[2],
-            window=window or 0,
-            capped=softcap is not None,
+            window=scoring.sight.window,
+            attention_chunk=scoring.sight.chunk,
+            capped=scoring.softcap is not None,
+            has_sinks=has_sinks,
             part=part,
             repeats=shape.queries_per_key,
             lanes=max(_LEAST_TILE, triton.next_power_of_2(part * shape.queries_per_key)),
@@ -148,8 +150,10 @@ def _attend_rows(
             output,
             *partial,
             step.chunk_counts,
+            sinks,
             step.most_chunks,
             heads,
+            has_sinks=has_sinks,
             at_once=_JOINED_HEADS,
             size=shape.value_size,
             dims=triton.next_power_of_2(shape.value_size),
@@ -222,6 +226,7 @@ def _attend(
     pieces,
     piece_count,
     tables,
+    sinks,
     scaling,
     softcap,
     row_stride,
@@ -231,7 +236,9 @@ def _attend(
     groups,
     page_size: tl.constexpr,
     window: tl.constexpr,
+    attention_chunk: tl.constexpr,
     capped: tl.constexpr,
+    has_sinks: tl.constexpr,
     part: tl.constexpr,
     repeats: tl.constexpr,
     lanes: tl.constexpr,
@@ -273,6 +280,9 @@ def _attend(
             end = tl.minimum(_chunk_start(chunk + 1), last + 1)
             if window > 0:
                 start = tl.maximum(start, tl.maximum(first_position - window + 1, 0) // key_count * key_count)
+            if attention_chunk > 0:
+                first_seen = first_position // attention_chunk * attention_chunk
+                start = tl.maximum(start, first_seen // key_count * key_count)
             total, top, weight_sum = _over_keys(
                 asked,
                 keys,
@@ -287,6 +297,7 @@ def _attend(
                 softcap,
                 page_size,
                 window,
+                attention_chunk,
                 capped,
                 lanes,
                 key_count,
@@ -299,6 +310,9 @@ def _attend(
             heads = tl.num_programs(1) * repeats
             is_stored = is_real[:, None] & (value_dim < value_size)[None, :]
             if tl.load(told + 5) == 1:
+                if has_sinks:
+                    sink = tl.load(sinks + query_head, mask=is_real, other=0.0)
+                    total, weight_sum = _with_sink(total, top, weight_sum, sink)
                 attended = tl.math.div_rn(total, tl.where(is_real, weight_sum, 1.0)[:, None])
                 output_place = (row * heads + query_head)[:, None] * value_size + value_dim[None, :]
                 tl.store(output + output_place, attended.to(output.dtype.element_ty), mask=is_stored)
@@ -324,6 +338,7 @@ def _over_keys(
     softcap,
     page_size: tl.constexpr,
     window: tl.constexpr,
+    attention_chunk: tl.constexpr,
     capped: tl.constexpr,
     lanes: tl.constexpr,
     key_count: tl.constexpr,
@@ -357,10 +372,12 @@ def _over_keys(
         is_seen = key[None, :] <= position[:, None]
         if window > 0:
             is_seen = is_seen & (key[None, :] > position[:, None] - window)
+        if attention_chunk > 0:
+            is_seen = is_seen & (key[None, :] >= (position // attention_chunk * attention_chunk)[:, None])
         score = tl.where(is_seen, score, float("-inf"))
         new_top = tl.maximum(top, tl.max(score, axis=1))
-        # Before a sliding window all keys are masked. Both tops are then -inf, and their difference
-        # must not be NaN.
+        # Before a window or chunk all keys are masked. Both tops are then -inf, and their
+        # difference must not be NaN.
         finite_top = tl.where(new_top == float("-inf"), 0.0, new_top)
         weight = tl.exp(score - finite_top[:, None])
         rescale = tl.exp(top - finite_top)
@@ -377,6 +394,15 @@ def _over_keys(
 
 
 @triton.jit
+def _with_sink(total, top, weight_sum, sink):
+    """Join one more key to sums over keys: its score is ``sink``, its value zero. A lane that has
+    no keys gets no NaN."""
+    new_top = tl.maximum(top, sink)
+    kept = tl.exp(top - new_top)
+    return total * kept[:, None], weight_sum * kept + tl.exp(sink - new_top)
+
+
+@triton.jit
 def _chunk_start(chunk):
     """Return the position of a chunk's first key."""
     is_short = chunk < SHORT_CHUNKS
@@ -390,8 +416,10 @@ def _join(
     partial_tops,
     partial_weights,
     chunk_counts,
+    sinks,
     most_chunks,
     heads,
+    has_sinks: tl.constexpr,
     at_once: tl.constexpr,
     size: tl.constexpr,
     dims: tl.constexpr,
@@ -419,6 +447,8 @@ def _join(
         weight_sum = weight_sum * kept + own_weight * added
         total = total * kept[:, None] + own_total * added[:, None]
         top = new_top
+    if has_sinks:
+        total, weight_sum = _with_sink(total, top, weight_sum, tl.load(sinks + head, mask=is_real, other=0.0))
     attended = tl.math.div_rn(total, tl.where(is_real, weight_sum, 1.0)[:, None])
     place = output + (row * heads + head)[:, None] * size + dim[None, :]
     tl.store(place, attended.to(output.dtype.element_ty), mask=is_stored)
