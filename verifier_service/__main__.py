@@ -10,6 +10,7 @@ from slipstream.hosting.process import ServiceKind, run_model_service
 from slipstream.wire.v1 import verifier_pb2_grpc
 from verifier_service.service import VerifierService
 from verifier_service.settings import VerifierSettings
+from verifier_service.stock import stock_host
 
 VERIFIER = ServiceKind(
     name="verifier",
@@ -20,6 +21,7 @@ VERIFIER = ServiceKind(
     embedded_model="target",
     exact=True,
     profile_seconds=1.5,
+    stock_host=stock_host,
 )
 
 if __name__ == "__main__":

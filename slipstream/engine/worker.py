@@ -38,6 +38,9 @@ class Served(Protocol):
     page_size: int
     """Tokens in a KV page; 1 if the pages are not the worker's own."""
 
+    step_times: list[tuple[int, float]]
+    """(rows, seconds) of a step as measured at start, rows rising; empty: not measured."""
+
     matchers: StructureMatchers
     """Matchers of structures. A worker whose matchers have no compiler refuses structures."""
 

@@ -6,7 +6,7 @@ Wire types and the engine host meet here.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -42,7 +42,6 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
         *,
         name: str,
         max_draft_length: int,
-        step_times: Sequence[tuple[int, float]],
     ) -> None:
         self._host = host
         self._tokenizer = tokenizer
@@ -66,7 +65,9 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
             kv_token_count=host.served.kv_token_count,
             kv_page_size=host.served.page_size,
             processors=_processors_message(host.served.processors),
-            step_times=[model_pb2.StepTime(token_count=count, time=duration(time)) for count, time in step_times],
+            step_times=[
+                model_pb2.StepTime(token_count=count, time=duration(time)) for count, time in host.served.step_times
+            ],
         )
         self.handles = Handles(host, self.info)
         self.telemetry = telemetry

@@ -13,8 +13,10 @@ from typing import Any
 import grpc
 
 from slipstream.engine.engine import Engine
-from slipstream.engine.host import EngineHost
+from slipstream.engine.errors import UnsupportedModelError
+from slipstream.engine.host import EngineHost, JobHost
 from slipstream.engine.job import Job
+from slipstream.engine.worker import Served
 from slipstream.errors import SlipstreamError
 from slipstream.event_loop import run_in_loop
 from slipstream.garbage import freeze_live_objects, resume_collection
@@ -25,7 +27,7 @@ from slipstream.hosting.loading_gate import RefusesWhileLoading
 from slipstream.hosting.metrics import readings
 from slipstream.hosting.model_service import ModelService
 from slipstream.hosting.service_telemetry import ServiceTelemetry
-from slipstream.hosting.settings import ModelServiceSettings
+from slipstream.hosting.settings import STOCK_ENGINES, ModelServiceSettings
 from slipstream.hosting.tokenizer_files import (
     TokenizerFiles,
     embedded_directory,
@@ -70,6 +72,9 @@ class ServiceKind:
     """True if a row's bits have to depend on its sequence alone."""
     profile_seconds: float
     """Seconds spent on measuring step times."""
+    stock_host: Callable[[Any, str, TokenizerFiles, ServiceTelemetry], JobHost[Job]] | None = None
+    """Makes the host of a stock engine from the service's settings and the model's name. None: the
+    service has no stock engines."""
 
 
 def run_model_service(kind: ServiceKind) -> None:
@@ -85,7 +90,7 @@ def run_model_service(kind: ServiceKind) -> None:
 
 
 async def _serve(kind: ServiceKind, settings: ModelServiceSettings) -> None:
-    served: list[tuple[EngineHost[Any], ModelService]] = []  # empty while the model is being loaded
+    served: list[tuple[JobHost[Any], ModelService]] = []  # empty while the model is being loaded
     loop = asyncio.get_running_loop()
 
     def source() -> Iterable[Reading]:
@@ -98,7 +103,7 @@ async def _serve(kind: ServiceKind, settings: ModelServiceSettings) -> None:
 async def _host(
     kind: ServiceKind,
     settings: ModelServiceSettings,
-    on_serving: Callable[[tuple[EngineHost[Any], ModelService]], None],
+    on_serving: Callable[[tuple[JobHost[Any], ModelService]], None],
 ) -> None:
     server = Server(
         settings.address,
@@ -107,7 +112,6 @@ async def _host(
         listening=settings.listening(),
     )
     name = str(embedded_directory(kind.embedded_model)) if settings.model == "embedded" else settings.model
-    step_times: list[tuple[int, float]] = []
     trust = settings.trust()
     tokenizer = await asyncio.to_thread(load_tokenizer_files, name, trust)  # first: a bad tokenizer is refused at once
     gate = RefusesWhileLoading()
@@ -121,21 +125,25 @@ async def _host(
         log.info(WARMING)
         warm_choosing()
         refuse_tokens_without_rows(tokenizer, engine.model.vocabulary_size, name)
-        step_times.extend(engine.profile(kind.profile_seconds))
+        engine.profile(kind.profile_seconds)
         engine.warm(_WARM_SECONDS)
         return engine
 
     telemetry = ServiceTelemetry()
-    host: EngineHost[Job] = EngineHost(load, settings.batch_limits(), settings.host_limits(), telemetry.record_step)
+    host: JobHost[Job]
     try:
-        engine = await host.start()
+        if settings.engine in STOCK_ENGINES:
+            host = _stock_host(kind, settings, name, tokenizer, telemetry)
+        else:
+            host = EngineHost(load, settings.batch_limits(), settings.host_limits(), telemetry.record_step)
+        served = await host.start()
     except BaseException:
         await server.grpc.stop(None)
         raise
-    host.trials = trials = _prepare_structures(engine, tokenizer, settings)
+    host.trials = trials = _prepare_structures(served, tokenizer, settings)
     shown_name = f"embedded-{kind.embedded_model}" if settings.model == "embedded" else settings.model
     model_service = ModelService(
-        host, tokenizer, telemetry, name=shown_name, max_draft_length=settings.max_draft_length, step_times=step_times
+        host, tokenizer, telemetry, name=shown_name, max_draft_length=settings.max_draft_length
     )
     _add_services(kind, server, host, model_service)
     gate.loaded = True
@@ -148,14 +156,24 @@ async def _host(
     await host.stop()
 
 
-def _prepare_structures(engine: Engine, tokenizer: TokenizerFiles, settings: ModelServiceSettings) -> StructureTrials:
-    """Let the engine compile structures; return the trials that bound what a structure may cost."""
-    model, tokenizer_json = engine.model, tokenizer.files[TOKENIZER_FILE]
-    engine.matchers.compiler = StructureCompiler(tokenizer_json, model.vocabulary_size, model.end_token_ids)
+def _prepare_structures(served: Served, tokenizer: TokenizerFiles, settings: ModelServiceSettings) -> StructureTrials:
+    """Let structures be compiled; return the trials that bound what a structure may cost."""
+    model, tokenizer_json = served.model, tokenizer.files[TOKENIZER_FILE]
+    served.matchers.compiler = StructureCompiler(tokenizer_json, model.vocabulary_size, model.end_token_ids)
     return StructureTrials(tokenizer_json, model.vocabulary_size, model.end_token_ids, settings.compile_limits)
 
 
-def _add_services(kind: ServiceKind, server: Server, host: EngineHost[Any], model_service: ModelService) -> None:
+def _stock_host(
+    kind: ServiceKind, settings: ModelServiceSettings, name: str, tokenizer: TokenizerFiles, telemetry: ServiceTelemetry
+) -> JobHost[Job]:
+    if kind.stock_host is None:
+        raise UnsupportedModelError(
+            f"--engine {settings.engine} serves a target, and this is the {kind.name} service: leave --engine out"
+        )
+    return kind.stock_host(settings, name, tokenizer, telemetry)
+
+
+def _add_services(kind: ServiceKind, server: Server, host: JobHost[Any], model_service: ModelService) -> None:
     model_pb2_grpc.add_ModelServiceServicer_to_server(model_service, server.later)
     service = kind.service(
         host,

@@ -6,7 +6,7 @@ token ids that were asked for. `slipstream.sampling.partial` decides from them.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -40,8 +40,10 @@ class StockFacts:
     """Longest sequence in tokens, the chosen ones included."""
     most_likeliest: int
     """Most of the likeliest tokens that a row can have."""
-    most_ids: int
-    """Most token ids whose log-probabilities can be asked for beside them; 0: none."""
+    most_ids: int = 0
+    """Most token ids whose log-probabilities can be asked for; 0: none."""
+    ids_come_apart: bool = False
+    """True if an answer has either the likeliest tokens or the ids asked for."""
     lacks: tuple[str, ...] = ()
     """Abilities that the server does not have and that would help, each as a few words."""
 
@@ -51,11 +53,10 @@ class Ask(NamedTuple):
 
     tokens: Sequence[int]
     """At least one token."""
-    hint: Sequence[int] = ()
-    wanted: Wanted = Wanted(2)
-    """Tokens that each row has to list. Ids come only from an engine that can be asked for ids."""
-    scored: int = 0
-    """Number of the last ``tokens`` whose own log-probabilities are wanted."""
+    hint: Sequence[int]
+    wanted: Wanted
+    """Tokens that each row has to list. An engine whose ids come apart lists the ids if they are
+    wanted with one likeliest token, and the likeliest ones otherwise."""
 
 
 class StockRow(NamedTuple):
@@ -67,30 +68,25 @@ class StockRow(NamedTuple):
     """Log-probabilities of some tokens."""
 
 
-class Answer(NamedTuple):
-    """The answer to an `Ask`."""
-
-    rows: list[StockRow]
-    """``1 + len(hint)`` rows."""
-    scores: list[PartialRow]
-    """A row for each scored token, which is listed itself."""
-
-
 class StockEngine(Protocol):
     """A running server. It belongs to one event loop. Calls may overlap: the server batches.
 
     All calls raise EngineLostError if the server cannot be reached or fails, and EngineRefusedError
-    if it refuses the request.
+    if it refuses the request or its answer cannot be used.
     """
 
     async def connect(self) -> StockFacts:
-        """Ask the server what it is. It is called again after the server was lost.
-        UnsupportedModelError if it lacks what is needed."""
+        """Ask the server for its facts. This is called again after the server was lost.
+        UnsupportedModelError if the server lacks what is needed, or serves another model."""
 
-    async def score(self, ask: Ask) -> Answer:
-        """Return the rows that were asked for."""
+    async def score(self, ask: Ask) -> list[StockRow]:
+        """Return the ``1 + len(hint)`` rows that were asked for."""
 
-    def continue_greedily(self, tokens: Sequence[int], count: int, likeliest: int) -> AsyncIterator[StockRow]:
+    async def score_tail(self, tokens: Sequence[int], count: int, likeliest: int) -> list[PartialRow]:
+        """Return the rows at which the last ``count`` tokens came. Each lists its token and the
+        likeliest ones."""
+
+    def continue_greedily(self, tokens: Sequence[int], count: int, likeliest: int) -> AsyncGenerator[StockRow]:
         """Yield up to ``count`` rows, each after the ``tokens`` and the `StockRow.token` of all
         rows before, as the server computes them. It may end early. Closing the iterator ends the
         request."""

@@ -1,0 +1,86 @@
+"""Choices from what a stock engine tells of rows, asking for more where it does not decide."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from slipstream.sampling.partial.decide import decide, logprobs_from
+from slipstream.sampling.partial.known import PartialRow, Wanted
+from slipstream.sampling.partial.wanted import first_request, joined
+from slipstream.sampling.row import Choice, Row
+from slipstream.stock.protocol import Ask, EngineRefusedError, StockEngine, StockFacts, StockRow
+
+_MOST_QUESTIONS = 6
+"""Questions about one row. The last ones ask for the whole vocabulary."""
+
+
+class Chooser:
+    """Chooses tokens of one model from a stock engine's rows."""
+
+    def __init__(self, engine: StockEngine, facts: StockFacts, vocabulary_size: int) -> None:
+        self._engine = engine
+        self._facts = facts
+        self._vocabulary_size = vocabulary_size
+
+    def first_wanted(self, rows: Sequence[Row], top_count: int | None) -> Wanted:
+        """Return what to ask for at first, for all rows. ``top_count`` likeliest tokens are told to
+        the caller; None: no log-probabilities are told."""
+        most_ids = self._facts.most_ids
+        asked = joined([first_request(row, self._vocabulary_size, top_count or 0, most_ids) for row in rows])
+        if self._facts.ids_come_apart and (top_count or 0) > 1:
+            asked = Wanted(asked.likeliest_count)
+        return self._limited(asked)
+
+    async def choose(self, found: StockRow, row: Row, tokens: Sequence[int], top_count: int | None) -> Choice:
+        """Return what ``row`` chooses after ``tokens``. Asks the engine for more where ``found``
+        does not decide it. EngineRefusedError if the engine cannot tell enough."""
+        if row.rule.temperature == 0 and not row.is_processed:
+            choice = Choice(found.token, _lead(found))
+            known = found.known
+        else:
+            choice, known = await self._decided(found.known, row, tokens)
+        if top_count is not None and choice.fault is None and choice.token >= 0:
+            choice.logprobs = logprobs_from(known, choice.token, top_count)
+        return choice
+
+    async def _decided(self, known: PartialRow, row: Row, tokens: Sequence[int]) -> tuple[Choice, PartialRow]:
+        for _ in range(_MOST_QUESTIONS):
+            outcome = decide(known, row)
+            if isinstance(outcome, Choice):
+                return outcome, known
+            wanted = self._next_wanted(outcome, known)
+            (more,) = await self._engine.score(Ask(tokens, (), wanted))
+            known = more.known if more.known.likeliest_count >= known.likeliest_count else _with_others(known, more)
+        raise EngineRefusedError(
+            f"{self._facts.engine} lists {self._facts.most_likeliest} log-probabilities of a token, and more are needed to "
+            "choose: start it with a higher limit (vLLM: --max-logprobs -1)"
+        )
+
+    def _next_wanted(self, wanted: Wanted, known: PartialRow) -> Wanted:
+        """Return what to ask for next. Ids are few: where they come apart they are asked for
+        alone."""
+        ids = tuple(token for token in wanted.token_ids if not known.knows(token))
+        if self._facts.ids_come_apart and 0 < len(ids) <= self._facts.most_ids:
+            return Wanted(1, ids)
+        return self._limited(wanted)
+
+    def _limited(self, wanted: Wanted) -> Wanted:
+        return Wanted(min(wanted.likeliest_count, self._facts.most_likeliest), wanted.token_ids[: self._facts.most_ids])
+
+
+def _lead(found: StockRow) -> float:
+    """Return the lead of the likeliest token over the next one that is listed."""
+    second, first = np.sort(found.known.logprobs)[-2:].tolist() if len(found.known.logprobs) > 1 else (-math.inf, 0.0)
+    return float(first - second)
+
+
+def _with_others(known: PartialRow, more: StockRow) -> PartialRow:
+    """Return a row with the ids of another answer too. Numbers that were known stay."""
+    listed = dict(zip(more.known.token_ids.tolist(), more.known.logprobs.tolist(), strict=True))
+    listed |= dict(zip(known.token_ids.tolist(), known.logprobs.tolist(), strict=True))
+    tokens = np.array(sorted(listed), dtype=np.int64)
+    logprobs = np.array([listed[token] for token in tokens.tolist()], dtype=np.float32)
+    return PartialRow(known.vocabulary_size, tokens, logprobs, known.bound, known.likeliest_count)

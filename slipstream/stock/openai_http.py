@@ -1,0 +1,98 @@
+"""Requests to a stock engine's HTTP server. Failures become the errors of the protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from typing import Any
+
+from slipstream.errors import FieldViolation, InvalidFieldsError
+from slipstream.stock.protocol import EngineLostError, EngineRefusedError
+from slipstream.transport.http_client import HttpClient, Origin, RequestError, Response
+from slipstream.transport.reloading import Reloaded
+from slipstream.transport.sse import EventParser
+
+_FIRST_FAILURE = 500
+"""Least status that says that the server fails, and not the request."""
+_BUSY = (408, 425, 429)
+_LONGEST_SHOWN = 300
+
+
+def origin_of(address: str) -> Origin:
+    """Read a server's address. InvalidFieldsError names --engine-address and what would be
+    right."""
+    try:
+        if not address.startswith(("http://", "https://")):
+            raise ValueError(f"must be an http:// or https:// address, but is {address!r}")
+        return Origin.parse(address, ssl.create_default_context())
+    except ValueError as error:
+        raise InvalidFieldsError([FieldViolation("--engine-address", str(error))]) from error
+
+
+class EngineHttp:
+    """JSON requests to one server, each with a deadline."""
+
+    def __init__(self, name: str, origin: Origin, *, bearer: Reloaded[str] | None, timeout_seconds: float) -> None:
+        """``name`` is the engine's, for messages. ``bearer`` is the authorization header."""
+        self._name = name
+        self._where = f"{origin.host}:{origin.port}"
+        self._bearer = bearer
+        self._timeout = timeout_seconds
+        self._client = HttpClient(origin)
+
+    def close(self) -> None:
+        """Close the connections that are kept."""
+        self._client.close()
+
+    async def json(self, path: str, body: object | None = None) -> Any:
+        """Return a whole answer. EngineLostError or EngineRefusedError."""
+        with self._errors():
+            async with asyncio.timeout(self._timeout), AsyncExitStack() as stack:
+                return await (await self._answer(stack, path, body)).json()
+
+    async def events(self, path: str, body: object) -> AsyncGenerator[str]:
+        """Yield the data of each server-sent event, up to "[DONE]". Each event has the whole
+        timeout. EngineLostError or EngineRefusedError."""
+        parser = EventParser()
+        async with AsyncExitStack() as stack:
+            with self._errors():
+                async with asyncio.timeout(self._timeout):
+                    response = await self._answer(stack, path, body)
+            parts = response.parts()
+            while (part := await self._next(parts)) is not None:
+                for data in parser.feed(part):
+                    if data == "[DONE]":
+                        return
+                    yield data
+
+    async def _next(self, parts: AsyncIterator[bytes]) -> bytes | None:
+        with self._errors():
+            async with asyncio.timeout(self._timeout):
+                return await anext(parts, None)
+
+    async def _answer(self, stack: AsyncExitStack, path: str, body: object | None) -> Response:
+        self._client.headers = {} if self._bearer is None else {"authorization": self._bearer.current}
+        response = await stack.enter_async_context(self._client.request(f"{self._client.origin.path}{path}", body))
+        if response.status != 200:
+            raise self._refusal(path, response.status, await response.error())
+        return response
+
+    def _refusal(self, path: str, status: int, error: RequestError) -> Exception:
+        said = f"{path}: {error}{f': {error.message[:_LONGEST_SHOWN]}' if error.message else ''}"
+        if status >= _FIRST_FAILURE or status in _BUSY:
+            return EngineLostError(f"{self._name} at {self._where} fails at {said}")
+        return EngineRefusedError(f"{self._name} at {self._where} refuses {said}")
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except TimeoutError as error:
+            raise EngineLostError(
+                f"{self._name} at {self._where} has not answered for {self._timeout:g} s (--engine-timeout-seconds)"
+            ) from error
+        except RequestError as error:
+            more = f": {error.message}" if error.message else ""
+            raise EngineLostError(f"{self._name} at {self._where} cannot be reached: {error}{more}") from error

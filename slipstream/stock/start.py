@@ -1,0 +1,126 @@
+"""The start of a verifier over a stock engine: connect, wait while the server loads, measure."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from tokenizers import Tokenizer
+
+from slipstream.engine.errors import UnsupportedModelError
+from slipstream.engine.job import Finished
+from slipstream.engine.schedule import BatchLimits
+from slipstream.engine.step_note import OnStep
+from slipstream.engine.worker import MakeWorker, OnParts
+from slipstream.sampling.choose import warm as warm_choosing
+from slipstream.stock.openai_http import EngineHttp, origin_of
+from slipstream.stock.protocol import EngineLostError, StockEngine, StockFacts
+from slipstream.stock.served import ModelFiles, StockServed
+from slipstream.stock.steps import StockSteps
+from slipstream.stock.thread import StockThread
+from slipstream.stock.trial import differing_bits, measure_steps
+from slipstream.stock.vllm import TokenProbe, Vllm
+from slipstream.transport.reloading import Reloaded
+
+log = logging.getLogger(__name__)
+
+_PROBE = (
+    "Speculative decoding lets a small model guess what a large one would say, and the large one checks all guesses at "
+    "once. Numbers like 1234 and signs such as {}[] are in this text, so that tokens of several kinds come."
+)
+_RETRY_SECONDS = 1.0
+_TOLD_SECONDS = 15.0
+"""Seconds between two lines about a server that is not there yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class StockSettings:
+    """Settings of a verifier over a stock engine."""
+
+    engine: str
+    address: str
+    model: str
+    """The model directory or hub id whose tokenizer and config are used."""
+    bearer: Reloaded[str] | None
+    start_seconds: float
+    """Longest wait for the server at start."""
+    timeout_seconds: float
+    """Longest wait for an answer, or for the next token of one."""
+    patience_seconds: float
+    """Longest time for which a turn waits for a server that was lost."""
+    limits: BatchLimits
+    most_sequences: int
+
+
+def stock_worker(settings: StockSettings, tokenizer_json: bytes, on_step: OnStep) -> MakeWorker:
+    """Return what makes the worker of a stock engine. InvalidFieldsError for a wrong address,
+    UnsupportedModelError if the model's files cannot be read."""
+    files = ModelFiles(settings.model)
+    probe = TokenProbe(_PROBE, Tokenizer.from_str(tokenizer_json.decode()).encode(_PROBE, add_special_tokens=False).ids)
+    origin = origin_of(settings.address)
+    http = EngineHttp(settings.engine, origin, bearer=settings.bearer, timeout_seconds=settings.timeout_seconds)
+    engine = Vllm(http, model=settings.model, vocabulary_size=files.vocabulary_size, probe=probe)
+    start = partial(_start, settings, engine, files, probe.tokens, on_step)
+
+    def make(on_finished: Finished, on_parts: OnParts) -> StockThread:
+        return StockThread(start, settings.limits.queue_limit, on_finished, on_parts)
+
+    return make
+
+
+async def _start(
+    settings: StockSettings, engine: StockEngine, files: ModelFiles, tokens: Sequence[int], on_step: OnStep
+) -> StockSteps:
+    facts = await _connected(settings, engine)
+    await asyncio.to_thread(warm_choosing)
+    for lack in facts.lacks:
+        log.warning("%s lacks %s", facts.engine, lack)
+    tokens = tokens[: facts.context_length // 2]
+    bits = await differing_bits(engine, facts, tokens)
+    log.info("%s", bits)
+    profile = await measure_steps(engine, tokens)
+    log.info(
+        "%s at %s serves %s: a token in %.1f ms, %d rows in %.1f ms",
+        facts.engine,
+        settings.address,
+        facts.model,
+        profile[0][1] * 1e3,
+        profile[-1][0],
+        profile[-1][1] * 1e3,
+    )
+    served = StockServed(
+        files.model(facts, f"{facts.engine} at {settings.address}"), facts.context_length, profile, (bits,)
+    )
+    return StockSteps(
+        engine,
+        facts,
+        served,
+        settings.limits,
+        profile,
+        most_sequences=settings.most_sequences,
+        patience_seconds=settings.patience_seconds,
+        on_step=on_step,
+    )
+
+
+async def _connected(settings: StockSettings, engine: StockEngine) -> StockFacts:
+    """Wait until the server answers. UnsupportedModelError if it does not in time."""
+    give_up = time.monotonic() + settings.start_seconds
+    told = 0.0
+    while True:
+        try:
+            return await engine.connect()
+        except EngineLostError as error:
+            now = time.monotonic()
+            if now >= give_up:
+                raise UnsupportedModelError(
+                    f"{error}; start it first, or give its address with --engine-address (waited {settings.start_seconds:g} s)"
+                ) from error
+            if now >= told + _TOLD_SECONDS:
+                told = now
+                log.info("waiting for %s at %s: %s", settings.engine, settings.address, error)
+            await asyncio.sleep(_RETRY_SECONDS)
