@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Sequence
 
@@ -51,21 +52,26 @@ class Chooser:
             outcome = decide(known, row)
             if isinstance(outcome, Choice):
                 return outcome, known
-            wanted = self._next_wanted(outcome, known)
-            (more,) = await self._engine.score(Ask(tokens, (), wanted))
-            known = more.known if more.known.likeliest_count >= known.likeliest_count else _with_others(known, more)
+            answers = await asyncio.gather(
+                *[self._engine.score(Ask(tokens, (), wanted)) for wanted in self._next_wanted(outcome, known)]
+            )
+            for (more,) in answers:
+                is_better = more.known.likeliest_count >= known.likeliest_count
+                known = more.known if is_better else _with_others(known, more.known)
         raise EngineRefusedError(
             f"{self._facts.engine} lists {self._facts.most_likeliest} log-probabilities of a token, and more are needed to "
             "choose: start it with a higher limit (vLLM: --max-logprobs -1)"
         )
 
-    def _next_wanted(self, wanted: Wanted, known: PartialRow) -> Wanted:
-        """Return what to ask for next. Ids are few: where they come apart they are asked for
-        alone."""
+    def _next_wanted(self, wanted: Wanted, known: PartialRow) -> list[Wanted]:
+        """Return what to ask for next. Where ids come apart they are asked for alone, if they fit
+        into one question or the engine does not list as many likeliest tokens."""
+        most = self._facts.most_ids
         ids = tuple(token for token in wanted.token_ids if not known.knows(token))
-        if self._facts.ids_come_apart and 0 < len(ids) <= self._facts.most_ids:
-            return Wanted(1, ids)
-        return self._limited(wanted)
+        is_listable = wanted.likeliest_count <= self._facts.most_likeliest
+        if self._facts.ids_come_apart and ids and most and (len(ids) <= most or not is_listable):
+            return [Wanted(1, ids[start : start + most]) for start in range(0, len(ids), most)]
+        return [self._limited(wanted)]
 
     def _limited(self, wanted: Wanted) -> Wanted:
         return Wanted(min(wanted.likeliest_count, self._facts.most_likeliest), wanted.token_ids[: self._facts.most_ids])
@@ -77,9 +83,9 @@ def _lead(found: StockRow) -> float:
     return float(first - second)
 
 
-def _with_others(known: PartialRow, more: StockRow) -> PartialRow:
+def _with_others(known: PartialRow, more: PartialRow) -> PartialRow:
     """Return a row with the ids of another answer too. Numbers that were known stay."""
-    listed = dict(zip(more.known.token_ids.tolist(), more.known.logprobs.tolist(), strict=True))
+    listed = dict(zip(more.token_ids.tolist(), more.logprobs.tolist(), strict=True))
     listed |= dict(zip(known.token_ids.tolist(), known.logprobs.tolist(), strict=True))
     tokens = np.array(sorted(listed), dtype=np.int64)
     logprobs = np.array([listed[token] for token in tokens.tolist()], dtype=np.float32)

@@ -42,9 +42,10 @@ class EngineHttp:
         self._timeout = timeout_seconds
         self._client = HttpClient(origin)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close the connections that are kept."""
         self._client.close()
+        await asyncio.sleep(0)  # the loop closes them in its next round
 
     async def json(self, path: str, body: object | None = None) -> Any:
         """Return a whole answer. EngineLostError or EngineRefusedError."""

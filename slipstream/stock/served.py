@@ -41,7 +41,7 @@ class StockModel:
 
 @dataclass(slots=True)
 class StockServed:
-    """What the worker of a stock engine serves; `slipstream.engine.worker.Served`."""
+    """Facts about what the worker of a stock engine serves; `slipstream.engine.worker.Served`."""
 
     model: StockModel
     context_length: int

@@ -75,6 +75,16 @@ def stock_worker(settings: StockSettings, tokenizer_json: bytes, on_step: OnStep
 async def _start(
     settings: StockSettings, engine: StockEngine, files: ModelFiles, tokens: Sequence[int], on_step: OnStep
 ) -> StockSteps:
+    try:
+        return await _measured(settings, engine, files, tokens, on_step)
+    except BaseException:
+        await engine.close()
+        raise
+
+
+async def _measured(
+    settings: StockSettings, engine: StockEngine, files: ModelFiles, tokens: Sequence[int], on_step: OnStep
+) -> StockSteps:
     facts = await _connected(settings, engine)
     await asyncio.to_thread(warm_choosing)
     for lack in facts.lacks:

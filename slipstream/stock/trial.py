@@ -1,5 +1,5 @@
-"""What is measured of a stock engine when the verifier starts: whether its bits depend on what is
-beside them in a batch, and how long its steps take."""
+"""Measurements of a stock engine when the verifier starts: whether a row's bits depend on the batch
+around it, and how long steps take."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from slipstream.stock.protocol import Ask, StockEngine, StockFacts, StockRow
 _LISTED = 20
 """Log-probabilities that are compared of each row."""
 
-_ROW_COUNTS = (2, 4, 8, 16)
+_ROW_COUNTS = (2, 8, 16)
 """Rows of the questions that are timed."""
 
 _TRIALS = 3
@@ -41,8 +41,8 @@ async def differing_bits(engine: StockEngine, facts: StockFacts, tokens: Sequenc
     largest = max(_difference(one, other) for one, other in pairs)
     found = f"differ by up to {largest:.1g}" if largest else "were equal in a trial at start"
     return (
-        f"{facts.engine} does not promise a row's bits whatever is beside it in a batch: log-probabilities {found}. "
-        "A text may change where two tokens are that near to each other."
+        f"{facts.engine} does not promise that a row has equal bits in every batch: log-probabilities {found}. "
+        "A text may change where two tokens come as near to each other."
     )
 
 

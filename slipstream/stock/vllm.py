@@ -111,7 +111,7 @@ class Vllm:
                     yield row
 
     async def close(self) -> None:
-        self._http.close()
+        await self._http.close()
 
     def _body(self, prompts: list[list[int]], count: int, wanted: Wanted) -> dict[str, Any]:
         """Return a request. It states every sampling field: else vLLM takes the model's own."""

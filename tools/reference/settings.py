@@ -34,7 +34,7 @@ def page() -> str:
             "\n## The orchestrator\n\n`python -P -m orchestrator`; variables begin with `SLIPSTREAM_ORCHESTRATOR_`.\n\n",
             _settings([OrchestratorSettings]),
             "\n## The verifier and the draft\n\n`python -P -m verifier_service` and `python -P -m draft_service`; ",
-            "variables begin with\n`SLIPSTREAM_VERIFIER_` and `SLIPSTREAM_DRAFT_`.\n\n",
+            "variables begin with\n`SLIPSTREAM_VERIFIER_` and `SLIPSTREAM_DRAFT_`. The verifier alone has the `--engine-` flags.\n\n",
             _settings([VerifierSettings, DraftSettings]),
             "\n## The gateway\n\n`python -P -m gateway`; variables begin with `SLIPSTREAM_GATEWAY_`.\n\n",
             _settings([GatewaySettings]),
@@ -49,7 +49,7 @@ def _settings(kinds: Sequence[type[BaseSettings]]) -> str:
 def _rows(kinds: Sequence[type[BaseSettings]]) -> Iterator[list[str]]:
     first = kinds[0]
     for name, field in sorted(first.model_fields.items()):
-        defaults = list(dict.fromkeys(_default(kind.model_fields[name]) for kind in kinds))
+        defaults = list(dict.fromkeys(_default(kind.model_fields[name]) for kind in kinds if name in kind.model_fields))
         yield [f"`--{name.replace('_', '-')}`", _kind(field), " or ".join(defaults), cell(field.description or "")]
 
 
