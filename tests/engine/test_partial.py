@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from slipstream.errors import InvalidFieldsError
 from slipstream.sampling.choose import choose
 from slipstream.sampling.faults import NoTokenToChooseError
-from slipstream.sampling.partial.decide import decide, logprobs_from
+from slipstream.sampling.partial.cut import min_p_cut, others_mass, top_k_cut, top_p_cut
+from slipstream.sampling.partial.decide import bounded, decide, logprobs_from
 from slipstream.sampling.partial.known import PartialRow, Wanted, rounding
 from slipstream.sampling.partial.wanted import first_request, joined
 from slipstream.sampling.row import VOID, Choice, Row
@@ -21,6 +22,7 @@ from slipstream.sampling.structure import Structure
 from tests.partial_server import AnsweringRow
 
 SIZES = (3, 64, 65, 500, 8193)
+OFF = (0, 1.0, 0.0)
 
 
 def logits_of(seed: int, size: int, spread: float, tied: bool) -> np.ndarray:
@@ -41,6 +43,9 @@ def rows(draw: st.DrawFn) -> tuple[np.ndarray, Row]:
     biased = draw(st.lists(tokens(size), max_size=4, unique=True))
     rule = SamplingRule(
         temperature=draw(st.sampled_from([0.0, 0.0, 0.3, 0.8, 1.0, 2.0])),
+        top_k=draw(st.sampled_from([0, 0, 0, 1, 7, 40])),
+        top_p=draw(st.sampled_from([1.0, 1.0, 0.999, 0.95, 0.5, 0.02])),
+        min_p=draw(st.sampled_from([0.0, 0.0, 0.05, 0.5])),
         seed=seed,
         presence_penalty=draw(st.sampled_from([0.0, 0.0, 1.1, -0.7])),
         frequency_penalty=draw(st.sampled_from([0.0, 0.0, 0.4, -1.3])),
@@ -57,7 +62,7 @@ def rows(draw: st.DrawFn) -> tuple[np.ndarray, Row]:
     return logits, Row(rule, len(context) + draw(st.integers(0, 2**20)), context, allowed=allowed)
 
 
-@settings(max_examples=120)
+@settings(max_examples=100)
 @given(rows(), st.sampled_from([1, 2, 5, 20, None]), st.booleans(), st.booleans())
 def test_the_choice_is_that_of_the_whole_row(
     case: tuple[np.ndarray, Row], limit: int | None, takes_ids: bool, asks_well: bool
@@ -68,16 +73,71 @@ def test_the_choice_is_that_of_the_whole_row(
     found = server.decide(row, first)
     whole = choose(server.logprobs[np.newaxis], [row])[0]
     if isinstance(found, Wanted):
-        assert limit is not None and not (takes_ids and row.rule.temperature), (
-            "more can be had, and it is not asked for"
+        is_settled_by_ids = (
+            takes_ids and row.rule.temperature and (row.rule.top_k, row.rule.top_p, row.rule.min_p) == OFF
         )
+        assert limit is not None and not is_settled_by_ids, "more can be had, and it is not asked for"
         return
     assert found.token == whole.token
     assert type(found.fault) is type(whole.fault)
     assert found.margin <= whole.margin
-    if whole.fault is None and whole.margin > rounding(float(server.logprobs[whole.token]), row.rule.temperature):
+    if whole.fault is None and found.margin > rounding(float(server.logprobs[whole.token]), row.rule.temperature):
         raw = choose(logits[np.newaxis], [row])[0]
         assert found.token == raw.token, "a margin above rounding makes it the raw logits' choice too"
+
+
+@settings(max_examples=150)
+@given(rows(), st.integers(1, 60))
+def test_cuts_bound_the_cuts_of_the_whole_row(case: tuple[np.ndarray, Row], count: int) -> None:
+    logits, row = case
+    row.rule = replace(row.rule, temperature=row.rule.temperature or 0.5)
+    server = AnsweringRow(logits)
+    some, whole = (bounded(server.answer(Wanted(n)), row) for n in (count, len(logits)))
+    if not np.isfinite(whole.most.max()):
+        return
+    top_k = top_k_cut(some, row.rule)
+    exact = top_k_cut(whole, row.rule)
+    assert top_k.least <= exact.least == exact.most <= top_k.most
+    min_p = min_p_cut(some, row.rule)
+    exact_min_p = min_p_cut(whole, row.rule)
+    assert min_p.least <= exact_min_p.least == exact_min_p.most <= min_p.most
+    kept = whole.most[whole.most >= exact.least].astype(np.float64)
+    top_p = top_p_cut(some, row.rule, top_k)
+    values = np.sort(kept[kept > -np.inf])[::-1]
+    weights = np.exp((values - values[0]) / row.rule.temperature)
+    firsts = np.searchsorted(-values, -values)  # the first of equals
+    shares = np.concatenate([[0.0], weights.cumsum()])[firsts] / weights.sum() / row.rule.top_p
+    assert (values[shares < 1 - 1e-4] >= top_p.least).all(), "a token that is kept is not cut away"
+    assert (values[shares > 1 + 1e-4] < top_p.most).all(), "a token that is cut away is not kept"
+
+
+@settings(max_examples=100)
+@given(
+    seed=st.integers(0, 10_000),
+    spread=st.sampled_from([0.2, 1.0, 4.0]),
+    temperature=st.sampled_from([0.4, 0.8, 1.0, 1.3, 3.0]),
+    count=st.sampled_from([1, 10, 200]),
+    banned_count=st.sampled_from([0, 400]),
+    top_k=st.sampled_from([0, 300]),
+)
+def test_the_mass_of_tokens_that_are_not_listed_is_bounded(
+    seed: int, spread: float, temperature: float, count: int, banned_count: int, top_k: int
+) -> None:
+    server = AnsweringRow(logits_of(seed, 500, spread, False))
+    allowed = np.ones(500, dtype=np.bool_)
+    allowed[np.random.default_rng(seed).permutation(500)[:banned_count]] = False
+    rule = SamplingRule(temperature=temperature, top_k=top_k)
+    row = bounded(server.answer(Wanted(count)), Row(rule, 3, allowed=allowed))
+    cut = top_k_cut(row, rule)
+    values = np.where(allowed, server.logprobs, -np.inf).astype(np.float64)
+    if top_k:
+        values[values < np.sort(values)[-top_k]] = -np.inf
+    values[row.known.token_ids] = -np.inf
+    mass = float(np.exp(values / temperature).sum())
+    found = others_mass(row, 1 / temperature, 0.0, cut)
+    assert found.least <= mass <= found.most
+    if temperature == 1 and not banned_count and not top_k:
+        assert found.most - found.least < 1e-4, "at temperature 1 it is what is missing to 1"
 
 
 def test_a_greedy_row_is_decided_by_two_tokens_and_a_tie_by_more() -> None:
@@ -117,6 +177,30 @@ def test_few_allowed_tokens_are_asked_for_by_id_alone() -> None:
     server = AnsweringRow(logits_of(1, 5000, 3.0, False))
     assert server.decide(row, wanted) == choose(server.logprobs[np.newaxis], [row])[0]
     assert len(server.requests) == 1
+
+
+def test_top_k_is_decided_by_one_more_than_k() -> None:
+    server = AnsweringRow(logits_of(4, 5000, 2.0, False))
+    row = Row(SamplingRule(temperature=1.5, top_k=40, top_p=0.9, seed=2), 3)
+    wanted = first_request(row, 5000, most_ids=0)
+    assert wanted == Wanted(41)
+    for position in range(50):
+        row = replace(row, position=position)
+        found = decide(server.answer(wanted), row)
+        assert found == choose(server.logprobs[np.newaxis], [row])[0]
+
+
+def test_a_choice_at_the_edge_of_a_filter_has_no_margin() -> None:
+    """Rounding may have moved the edge: the raw logits may choose otherwise."""
+    row = Row(SamplingRule(temperature=1.0, top_k=1), 3)
+    near = float(np.nextafter(np.float32(-0.7), np.float32(-1)))
+    known = PartialRow.of(3, [(0, -0.7), (1, near), (2, -9.0)])
+    chosen = {seed: decide(known, replace(row, rule=replace(row.rule, seed=seed))) for seed in range(20)}
+    margins = {choice.margin for choice in chosen.values() if isinstance(choice, Choice)}
+    assert margins == {0.0}
+    far = PartialRow.of(3, [(0, -0.7), (1, -0.9), (2, -9.0)])
+    found = decide(far, replace(row, rule=replace(row.rule, top_k=2)))
+    assert isinstance(found, Choice)
 
 
 def test_a_row_that_allows_nothing_is_a_fault_and_a_void_row_is_void() -> None:

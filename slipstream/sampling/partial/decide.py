@@ -9,14 +9,15 @@ at most the smallest listed log-probability ``b``, so its score is at most
 
     b / temperature - log(arrival(v)).
 
-If a listed token's score beats this for every other token, it is the choice, whatever the others
-have. Otherwise the tokens whose bounds are not beaten are the only ones that may win, and asking
-for them by id decides. (The bound is that of the threshold algorithm, Fagin, Lotem, Naor, "Optimal
+If a listed token's score beats this for every other token, that token is the choice. Otherwise the
+tokens whose bounds are not beaten are the only ones that may win, and asking for them by id
+decides. (The bound is that of the threshold algorithm, Fagin, Lotem, Naor, "Optimal
 aggregation algorithms for middleware", 2003: two sorted lists, the sum of two scores.)
 
 Biases, presence and frequency penalties, banned and allowed tokens and structures change a token's
 log-probability by its id alone and keep the order of two numbers. So the bounds are put through the
-same compiled code as the numbers, and stay bounds.
+same compiled code as the numbers, and stay bounds. Filters cut between two bounds
+(`slipstream.sampling.partial.cut`).
 
 The numbers are the server's own: a log-softmax in float32. Subtracting the log-sum-exp moves all
 tokens by one number, but for rounding. `slipstream.sampling.partial.known.rounding` bounds what
@@ -26,14 +27,17 @@ rounding does: a choice with a smaller margin may differ from that of the raw lo
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
 from slipstream.errors import InvalidFieldsError
 from slipstream.sampling.blocks import BlockedLogits
+from slipstream.sampling.coupled import choose_coupled
 from slipstream.sampling.faults import fault_of
 from slipstream.sampling.kernel import Floats32
 from slipstream.sampling.outcome import TokenLogprobs
+from slipstream.sampling.partial.cut import NO_CUT, Bounded, Cut, min_p_cut, top_k_cut, top_p_cut, widened
 from slipstream.sampling.partial.known import PartialRow, Wanted
 from slipstream.sampling.partial.race import best, winner
 from slipstream.sampling.partial.refused import refused_fields
@@ -58,13 +62,27 @@ def decide(known: PartialRow, row: Row) -> Choice | Wanted:
         return Choice(VOID, math.inf)
     if refused := refused_fields(row.rule):
         raise InvalidFieldsError(refused)
-    most, least = _bounds(known, row)
-    if (fault := fault_of(float(most.max()), row.position)) is not None:
+    bounds = bounded(known, row)
+    if (fault := fault_of(float(bounds.most.max()), row.position)) is not None:
         return Choice(VOID, math.inf, fault=fault)
-    choice = winner(most, row.rule, row.position)
-    if known.knows(choice.token):
-        return choice
-    return _wanted(known, row, most, least)
+    if row.rule.temperature == 0:
+        return _decided(bounds, row, NO_CUT)
+    top_k, min_p = top_k_cut(bounds, row.rule), min_p_cut(bounds, row.rule)
+    top_p = top_p_cut(bounds, row.rule, top_k)
+    cut = top_k.and_also(min_p).and_also(top_p)
+    if cut == NO_CUT:
+        return _decided(bounds, row, cut)
+    largest = bounds.others().max(initial=-np.inf)
+    if largest < top_k.least or largest == -np.inf:  # the others count for nothing
+        outcome: Choice | Wanted = choose_coupled(BlockedLogits(bounds.least[np.newaxis]), [row.rule], [row.position])[
+            0
+        ]
+    else:
+        outcome = _decided(bounds, row, cut)
+    if isinstance(outcome, Wanted):
+        return outcome
+    wide = widened(top_k, bounds, is_one_there=True).and_also(widened(min_p, bounds)).and_also(top_p)
+    return _with_edges(outcome, bounds, row, wide)
 
 
 def logprobs_from(known: PartialRow, token: int, top_count: int) -> TokenLogprobs:
@@ -77,30 +95,59 @@ def logprobs_from(known: PartialRow, token: int, top_count: int) -> TokenLogprob
     return TokenLogprobs(token, known.logprob(token), tuple(top))
 
 
-def _bounds(known: PartialRow, row: Row) -> tuple[Floats32, Floats32]:
-    """Return the most and the least that each token may have after the row's rule has changed
-    it."""
+def bounded(known: PartialRow, row: Row) -> Bounded:
+    """Return the most and the least that each token may have after a row's rule has changed it."""
     filled = np.stack([known.filled(float(known.bound)), known.filled(-np.inf)])
     if row.is_processed:
         filled = processed(BlockedLogits(filled), [row, row]).floats()
-    return filled[0], filled[1]
+    return Bounded(known, filled[0], filled[1])
 
 
-def _wanted(known: PartialRow, row: Row, most: Floats32, least: Floats32) -> Wanted:
-    """Return what to ask for where a token that is not listed may win: all such tokens, or as many
-    likeliest ones as may bring the bound down to the best listed one."""
+def _decided(bounds: Bounded, row: Row, cut: Cut) -> Choice | Wanted:
+    choice = winner(_from(bounds.most, cut.least), row.rule, row.position)
+    if bounds.known.knows(choice.token) and bounds.most[choice.token] >= cut.most:
+        return choice
+    return _wanted(bounds, row, cut, choice.token)
+
+
+def _from(values: Floats32, least: np.float32) -> Floats32:
+    if least == -np.inf:
+        return values
+    kept: Floats32 = np.where(values >= least, values, np.float32(-np.inf))
+    return kept
+
+
+def _with_edges(choice: Choice, bounds: Bounded, row: Row, wide: Cut) -> Choice:
+    """Return a choice, its margin 0 if a cut between these bounds may lead to another choice."""
+    is_sure = bounds.most[choice.token] >= wide.most
+    if is_sure and winner(_from(bounds.most, wide.least), row.rule, row.position).token == choice.token:
+        return choice
+    return replace(choice, margin=0.0)
+
+
+def _wanted(bounds: Bounded, row: Row, cut: Cut, token: int) -> Wanted:
+    """Return what to ask for where ``token`` wins unless what is not known prevents it: all tokens
+    that may win, or as many likeliest ones as may settle it."""
+    known, rule = bounds.known, row.rule
+    most, sure = _from(bounds.most, cut.least), _from(bounds.least, cut.most)
     reached, leader = -math.inf, known.vocabulary_size
-    if least.max() > -np.inf:
-        leaders, scores = best(least, row.rule, row.position, 1, 0.0)
+    if sure.max() > -np.inf:
+        leaders, scores = best(sure, rule, row.position, 1, 0.0)
         reached, leader = float(scores[0]), int(leaders[0])
-    bound = float(best(most, row.rule, row.position, 1, 0.0)[1][0])
-    gap = bound - reached
-    tokens, scores = best(most, row.rule, row.position, MOST_WANTED_IDS + 1, gap)
+    gap = float(best(most, rule, row.position, 1, 0.0)[1][0]) - reached
+    tokens, scores = best(most, rule, row.position, MOST_WANTED_IDS + 1, gap)
     contenders = tokens[(scores > reached) | ((scores == reached) & (tokens < leader))]
-    if len(contenders) > MOST_WANTED_IDS and row.rule.temperature == 0:
+    if len(contenders) > MOST_WANTED_IDS and rule.temperature == 0:
         contenders = contenders[:0]  # equal bounds: no id is likelier to win than another
-    fall = gap * (row.rule.temperature or 1.0)  # in log-probability
-    growth = min(max(math.exp(min(fall, _MOST_GROWTH)), _LEAST_GROWTH), _MOST_GROWTH)
-    count = min(max(1, math.ceil(known.likeliest_count * growth)), known.vocabulary_size)
     asked = known.token_ids[known.logprobs <= known.bound]  # and the last of the likeliest
-    return Wanted(count, tuple(np.union1d(asked, contenders[:MOST_WANTED_IDS]).tolist()))
+    wanted_ids = np.union1d(asked, contenders[:MOST_WANTED_IDS])
+    # How far the bound must fall, in log-probability.
+    fall = float(known.bound) - known.logprob(token) if known.knows(token) else gap * (rule.temperature or 1.0)
+    return Wanted(_more(known, fall), tuple(wanted_ids.tolist()))
+
+
+def _more(known: PartialRow, fall: float) -> int:
+    """Return how many likeliest tokens to ask for, if the bound must fall so far: as by Zipf's law,
+    by which a token's probability is in inverse proportion to its rank."""
+    growth = min(max(math.exp(min(fall, _MOST_GROWTH)), _LEAST_GROWTH), _MOST_GROWTH)
+    return min(max(1, math.ceil(known.likeliest_count * growth)), known.vocabulary_size)

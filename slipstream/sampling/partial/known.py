@@ -1,4 +1,4 @@
-"""What a server tells about a row: the log-probabilities of some tokens, and what to ask for."""
+"""A row as a server answers it, the log-probabilities of some tokens, and a request for one."""
 
 from __future__ import annotations
 

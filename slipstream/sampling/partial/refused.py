@@ -12,9 +12,6 @@ _REASONS: Final = {
     "repetition_penalty": "multiplies raw logits, and the server returns normalised log-probabilities",
     "top_n_sigma": "needs the spread of all logits, and the server returns some of them",
     "typical_p": "needs the entropy of all tokens, and the server returns some of them",
-    "top_k": "is not followed yet behind a stock engine",
-    "top_p": "is not followed yet behind a stock engine",
-    "min_p": "is not followed yet behind a stock engine",
 }
 
 

@@ -29,6 +29,8 @@ def first_request(row: Row, vocabulary_size: int, top_count: int = 0, most_ids: 
         return Wanted(max(1, top_count), tuple(allowed.tolist()))
     is_plain = rule.temperature == 0 and not row.is_processed
     count = max(GREEDY_COUNT if is_plain else SAMPLED_COUNT, top_count)
+    if rule.temperature > 0 and rule.top_k:
+        count = max(count, rule.top_k + 1)  # one more shows that none is tied with the last
     noisy = noisiest(vocabulary_size, rule, row.position, min(NOISY_COUNT, most_ids))
     raised = [token for token, bias in rule.logit_bias if bias > 0]
     return Wanted(min(count, vocabulary_size), _limited([*raised, *noisy.tolist()], most_ids))
