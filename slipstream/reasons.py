@@ -304,6 +304,20 @@ class Reason(StrEnum):
         "A structure reached a point that no token continues, or that costs more than the limits.",
         "Simplify the structure, above all its repetitions.",
     )
+    SAMPLING_UNSUPPORTED = (
+        "SAMPLING_UNSUPPORTED",
+        Code.INVALID_ARGUMENT,
+        _TURN,
+        "The engine behind the verifier cannot follow a sampling parameter.",
+        "Leave the parameter out that the BadRequest detail names, or use a target in Slipstream's own engine.",
+    )
+    ENGINE_REFUSED = (
+        "ENGINE_REFUSED",
+        Code.INTERNAL,
+        _TURN,
+        "The stock engine behind the verifier refuses a request, or its answer cannot be used.",
+        "Operators: compare the engine's flags and version with the guide to stock engines.",
+    )
     STRUCTURE_UNSUPPORTED = (
         "STRUCTURE_UNSUPPORTED",
         Code.UNIMPLEMENTED,

@@ -154,6 +154,7 @@ def model_message(info: ModelInfo) -> orchestrator_pb2.Model:
         max_draft_length=info.max_draft_length,
         weights_fingerprint=info.weights_fingerprint,
         sampling_version=info.sampling_version,
+        caveats=info.caveats,
     )
 
 

@@ -38,6 +38,8 @@ class ModelInfo:
     length_defaults: LengthDefaults = field(default=LengthDefaults())
     processors: Processors = field(default=Processors(), compare=False)
     """Processors that compute the model."""
+    caveats: tuple[str, ...] = field(default=(), compare=False)
+    """Promises that do not hold with the model, each as a sentence for people."""
 
     def is_negligible_beside(self, target: ModelInfo) -> bool:
         """Return whether this model makes the longest hint within one step of the target, by what
@@ -68,6 +70,7 @@ def info_of(message: model_pb2.ModelInfo) -> ModelInfo:
         kv_token_count=message.kv_token_count,
         kv_page_size=max(1, message.kv_page_size),
         processors=_processors_of(message.processors),
+        caveats=tuple(message.caveats),
     )
 
 

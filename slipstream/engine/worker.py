@@ -92,8 +92,8 @@ class Worker(Protocol):
         """Finish the current step and end. Unfinished jobs are dropped. This blocks."""
 
     def submit(self, job: Job) -> None:
-        """Queue a job. QueueFullError; InvalidFieldsError if the job asks for what this worker
-        cannot do; ModelThreadFailedError if it can compute no job any more."""
+        """Queue a job. QueueFullError; ModelThreadFailedError if the worker can compute no job any
+        more; an error of its own if it cannot follow the job's rule."""
 
     def notice(self) -> None:
         """Have the worker look at its jobs soon: one of them is withdrawn."""

@@ -68,6 +68,7 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
             step_times=[
                 model_pb2.StepTime(token_count=count, time=duration(time)) for count, time in host.served.step_times
             ],
+            caveats=host.served.caveats,
         )
         self.handles = Handles(host, self.info)
         self.telemetry = telemetry

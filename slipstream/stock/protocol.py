@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from slipstream.errors import SlipstreamError
+from slipstream.errors import FieldViolation, SlipstreamError
 from slipstream.reasons import Reason
 from slipstream.sampling.partial.known import PartialRow, Wanted
 
@@ -25,7 +25,16 @@ class EngineLostError(SlipstreamError):
 class EngineRefusedError(SlipstreamError):
     """The stock engine's server refuses a request, or its answer cannot be used."""
 
-    reason = Reason.BAD_RESULT
+    reason = Reason.ENGINE_REFUSED
+
+
+class SamplingUnsupportedError(SlipstreamError):
+    """A sampling rule needs more than a stock engine tells: each field by name, with the reason."""
+
+    reason = Reason.SAMPLING_UNSUPPORTED
+
+    def __init__(self, violations: Sequence[FieldViolation]) -> None:
+        super().__init__("; ".join(f"{each.field} {each.description}" for each in violations), violations)
 
 
 @dataclass(frozen=True, slots=True)

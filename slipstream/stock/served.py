@@ -69,8 +69,8 @@ class ModelFiles:
             raise UnsupportedModelError(f"{self._directory / CONFIG} has no vocab_size, which --engine needs")
         self.vocabulary_size = size
 
-    def model(self, facts: StockFacts, device: str) -> StockModel:
-        """Return the facts about the model as a server serves it. ``device`` names the server."""
+    def model(self, facts: StockFacts) -> StockModel:
+        """Return the facts about the model as a server serves it."""
         generation = parse_generation_config(
             read_generation_config(self._directory), self.vocabulary_size, self._text_config.get("eos_token_id")
         )
@@ -87,7 +87,7 @@ class ModelFiles:
             length_defaults=generation.lengths,
             dtype=str(dtype),
             weights_fingerprint=hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest(),
-            device=device,
+            device=facts.engine,
         )
 
 

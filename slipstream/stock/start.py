@@ -102,9 +102,7 @@ async def _measured(
         profile[-1][0],
         profile[-1][1] * 1e3,
     )
-    served = StockServed(
-        files.model(facts, f"{facts.engine} at {settings.address}"), facts.context_length, profile, (bits,)
-    )
+    served = StockServed(files.model(facts), facts.context_length, profile, (bits,))
     return StockSteps(
         engine,
         facts,

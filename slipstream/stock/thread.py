@@ -19,10 +19,11 @@ from slipstream.engine.load import Load
 from slipstream.engine.run_job import RunJob
 from slipstream.engine.sequence import Sequence
 from slipstream.engine.worker import OnParts
-from slipstream.errors import FieldViolation, InvalidFieldsError, SlipstreamError
+from slipstream.errors import SlipstreamError
 from slipstream.hashed import hashed
 from slipstream.sampling.partial.refused import refused_fields
 from slipstream.step_times import StepTimes
+from slipstream.stock.protocol import SamplingUnsupportedError
 from slipstream.stock.served import StockServed
 from slipstream.stock.steps import StockSteps
 
@@ -83,7 +84,7 @@ class StockThread:
 
     def submit(self, job: Job) -> None:
         if refused := refused_fields(job.rule):
-            raise InvalidFieldsError([FieldViolation(f"rule.{each.field}", each.description) for each in refused])
+            raise SamplingUnsupportedError(refused)
         with self._lock:
             if self.failure is not None:
                 raise self.failure

@@ -161,6 +161,14 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """FAILED_PRECONDITION: the model's chat template cannot be compiled, or it fails on these
     messages. Use Generate with a text or tokens.
     """
+    ERROR_REASON_SAMPLING_UNSUPPORTED: _ErrorReason.ValueType  # 61
+    """INVALID_ARGUMENT: the engine behind the verifier cannot follow a sampling parameter. A
+    BadRequest detail names it. Leave it out, or use another server.
+    """
+    ERROR_REASON_ENGINE_REFUSED: _ErrorReason.ValueType  # 62
+    """INTERNAL: the engine behind the verifier refuses a request, or its answer cannot be used. A
+    fault of the server's; report it.
+    """
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Values of google.rpc.ErrorInfo.reason in domain "slipstream": the names below without their
@@ -306,5 +314,13 @@ ERROR_REASON_OPERATORS_ONLY: ErrorReason.ValueType  # 51
 ERROR_REASON_CHAT_TEMPLATE_BROKEN: ErrorReason.ValueType  # 60
 """FAILED_PRECONDITION: the model's chat template cannot be compiled, or it fails on these
 messages. Use Generate with a text or tokens.
+"""
+ERROR_REASON_SAMPLING_UNSUPPORTED: ErrorReason.ValueType  # 61
+"""INVALID_ARGUMENT: the engine behind the verifier cannot follow a sampling parameter. A
+BadRequest detail names it. Leave it out, or use another server.
+"""
+ERROR_REASON_ENGINE_REFUSED: ErrorReason.ValueType  # 62
+"""INTERNAL: the engine behind the verifier refuses a request, or its answer cannot be used. A
+fault of the server's; report it.
 """
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

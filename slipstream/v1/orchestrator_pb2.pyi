@@ -1568,6 +1568,7 @@ class Model(_message.Message):
     MAX_DRAFT_LENGTH_FIELD_NUMBER: _builtins.int
     WEIGHTS_FINGERPRINT_FIELD_NUMBER: _builtins.int
     SAMPLING_VERSION_FIELD_NUMBER: _builtins.int
+    CAVEATS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The directory name or hub id the service was started with."""
     architecture: _builtins.str
@@ -1603,6 +1604,12 @@ class Model(_message.Message):
         (sequence_bias, suppress_tokens, bad_words_ids).
         """
 
+    @_builtins.property
+    def caveats(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Promises that do not hold with this model, each as a sentence for people. Empty: all hold. A
+        stock engine behind the verifier does not promise equal bits in every batch.
+        """
+
     def __init__(
         self,
         *,
@@ -1618,10 +1625,11 @@ class Model(_message.Message):
         max_draft_length: _builtins.int = ...,
         weights_fingerprint: _builtins.str = ...,
         sampling_version: _builtins.int = ...,
+        caveats: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["sampling_defaults", b"sampling_defaults"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "context_length", b"context_length", "device", b"device", "dtype", b"dtype", "end_token_ids", b"end_token_ids", "max_draft_length", b"max_draft_length", "name", b"name", "sampling_defaults", b"sampling_defaults", "sampling_version", b"sampling_version", "tokenizer_fingerprint", b"tokenizer_fingerprint", "vocabulary_size", b"vocabulary_size", "weights_fingerprint", b"weights_fingerprint"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "caveats", b"caveats", "context_length", b"context_length", "device", b"device", "dtype", b"dtype", "end_token_ids", b"end_token_ids", "max_draft_length", b"max_draft_length", "name", b"name", "sampling_defaults", b"sampling_defaults", "sampling_version", b"sampling_version", "tokenizer_fingerprint", b"tokenizer_fingerprint", "vocabulary_size", b"vocabulary_size", "weights_fingerprint", b"weights_fingerprint"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -23,6 +23,7 @@ _LONGEST_STEP_SECONDS = 3600.0
 _MOST_KV_TOKENS = 2**40
 _MOST_PROCESSORS = 2**16
 _MOST_COUNT = 2**62
+_MOST_CAVEATS, _LONGEST_CAVEAT = 16, 1024
 
 _MOST_FILES = 32
 _MOST_FILE_BYTES = 256 * 2**20
@@ -56,6 +57,9 @@ def check_info(info: model_pb2.ModelInfo) -> None:
     for length in info.length_defaults.DESCRIPTOR.fields:
         check_within(f"length_defaults.{length.name}", getattr(info.length_defaults, length.name), 0, 2**31 - 1)
     _check_speed(info)
+    check_count("caveats", info.caveats, _MOST_CAVEATS)
+    for caveat in info.caveats:
+        check_text("caveats", caveat, _LONGEST_CAVEAT)
     check_within("kv_token_count", info.kv_token_count, 0, _MOST_KV_TOKENS)
     check_within("kv_page_size", info.kv_page_size, 0, _LONGEST_CONTEXT)
     check_text("processors.machine", info.processors.machine, _LONGEST_WORD)

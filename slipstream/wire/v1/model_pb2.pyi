@@ -95,6 +95,7 @@ class ModelInfo(_message.Message):
     PROCESSORS_FIELD_NUMBER: _builtins.int
     WIRE_VERSION_FIELD_NUMBER: _builtins.int
     LENGTH_DEFAULTS_FIELD_NUMBER: _builtins.int
+    CAVEATS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The directory name or hub id the service was started with."""
     architecture: _builtins.str
@@ -157,6 +158,10 @@ class ModelInfo(_message.Message):
     def length_defaults(self) -> Global___LengthDefaults:
         """Bounds of a text's length from the model's generation config. Unset: it has none."""
 
+    @_builtins.property
+    def caveats(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Promises that do not hold with this model, each as a sentence for people. Empty: all hold."""
+
     def __init__(
         self,
         *,
@@ -179,10 +184,11 @@ class ModelInfo(_message.Message):
         processors: Global___Processors | None = ...,
         wire_version: _builtins.int = ...,
         length_defaults: Global___LengthDefaults | None = ...,
+        caveats: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["length_defaults", b"length_defaults", "processors", b"processors", "sampling_defaults", b"sampling_defaults"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "context_length", b"context_length", "device", b"device", "dtype", b"dtype", "end_token_ids", b"end_token_ids", "kv_page_size", b"kv_page_size", "kv_token_count", b"kv_token_count", "length_defaults", b"length_defaults", "max_draft_length", b"max_draft_length", "name", b"name", "processors", b"processors", "row_multiple", b"row_multiple", "sampling_defaults", b"sampling_defaults", "sampling_version", b"sampling_version", "step_times", b"step_times", "tokenizer_fingerprint", b"tokenizer_fingerprint", "vocabulary_size", b"vocabulary_size", "weights_fingerprint", b"weights_fingerprint", "wire_version", b"wire_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "caveats", b"caveats", "context_length", b"context_length", "device", b"device", "dtype", b"dtype", "end_token_ids", b"end_token_ids", "kv_page_size", b"kv_page_size", "kv_token_count", b"kv_token_count", "length_defaults", b"length_defaults", "max_draft_length", b"max_draft_length", "name", b"name", "processors", b"processors", "row_multiple", b"row_multiple", "sampling_defaults", b"sampling_defaults", "sampling_version", b"sampling_version", "step_times", b"step_times", "tokenizer_fingerprint", b"tokenizer_fingerprint", "vocabulary_size", b"vocabulary_size", "weights_fingerprint", b"weights_fingerprint", "wire_version", b"wire_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

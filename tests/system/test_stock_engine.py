@@ -1,0 +1,115 @@
+"""A verifier over a server that answers as vLLM does, with a draft and an orchestrator as real
+processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from slipstream.cli.local import LocalServices, PairSettings
+from slipstream.client import Client, PeerError, Settings
+from slipstream.sampling.rule import SamplingRule
+from tests.fake_vllm import FakeVllm, text_after
+
+PROMPT = [*range(100, 140)]
+END = 2
+COUNT = 120
+
+
+@pytest.fixture(scope="module")
+def fake() -> Iterator[FakeVllm]:
+    with FakeVllm().serving() as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def services(fake: FakeVllm) -> Iterator[LocalServices]:
+    flags = ["--engine", "vllm", "--engine-address", fake.url, "--engine-patience-seconds", "0.5"]
+    with LocalServices(PairSettings(target_flags=flags)) as local:
+        yield local
+
+
+def expected(temperature: float, seed: int = 1) -> list[int]:
+    rule = SamplingRule(temperature=temperature, seed=seed, end_token_ids=(END,))
+    return text_after(PROMPT, COUNT, rule)
+
+
+@pytest.mark.essential
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_off_fixed_on_and_predicted_texts_are_those_of_the_server(services: LocalServices, temperature: float) -> None:
+    right = expected(temperature)
+    wrong = [*right[:10], 7, *right[11:]]
+    with Client(services.orchestrator_address) as client:
+        for draft_length, prediction in ((0, None), (4, None), ("adaptive", None), ("adaptive", right), (4, wrong)):
+            settings = Settings(temperature=temperature, seed=1, max_token_count=COUNT, draft_length=draft_length)
+            reply = client.generate(PROMPT, settings, prediction=prediction)
+            assert reply.wait().token_ids == right, (draft_length, prediction)
+
+
+@pytest.mark.essential
+def test_what_the_server_does_not_promise_is_reported(services: LocalServices) -> None:
+    with Client(services.orchestrator_address) as client:
+        target = client.server_info().target
+        assert "vLLM 0.32.0 does not promise that a row has equal bits in every batch" in target.caveats[0]
+        assert (target.device, target.architecture) == ("vLLM 0.32.0", "LlamaForCausalLM")
+
+
+def test_a_server_that_is_killed_and_started_again_goes_on_with_the_same_text(
+    services: LocalServices, fake: FakeVllm
+) -> None:
+    """It stays away for longer than the verifier waits: then the orchestrator does."""
+    with Client(services.orchestrator_address) as client:
+        fake.rows_until_lost = 30
+        reply = client.generate(PROMPT, Settings(temperature=0, max_token_count=COUNT, draft_length=0))
+        again = threading.Timer(2.0, fake.begin)
+        again.start()
+        assert reply.wait().token_ids == expected(0.0)
+        again.join()
+
+
+def test_what_a_stock_engine_cannot_do_reaches_the_caller_by_name(services: LocalServices) -> None:
+    with (
+        Client(services.orchestrator_address) as client,
+        pytest.raises(PeerError, match="repetition_penalty must be 1"),
+    ):
+        client.generate(PROMPT, Settings(repetition_penalty=1.2, max_token_count=5)).wait()
+
+
+@pytest.mark.parametrize(
+    ("module", "flags", "message"),
+    [
+        ("verifier_service", [], "--engine-address must be set with --engine vllm, such as http://127.0.0.1:8000"),
+        (
+            "verifier_service",
+            ["--engine-address", "localhost"],
+            "--engine-address must be an http:// or https:// address",
+        ),
+        (
+            "verifier_service",
+            ["--engine-address", "http://127.0.0.1:9", "--engine-start-seconds", "0"],
+            "vllm at 127.0.0.1:9 cannot be reached: connection refused",
+        ),
+        ("draft_service", [], "--engine vllm serves a target, and this is the draft service"),
+    ],
+)
+def test_a_wrong_start_is_one_line(module: str, flags: list[str], message: str) -> None:
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        module,
+        "--model",
+        "embedded",
+        "--address",
+        "127.0.0.1:0",
+        "--engine",
+        "vllm",
+    ]
+    ended = subprocess.run([*command, *flags], capture_output=True, text=True, timeout=100)
+    assert ended.returncode == 1
+    assert "Traceback" not in ended.stderr
+    assert message in ended.stderr.splitlines()[-1]
