@@ -14,6 +14,7 @@ from slipstream.cli.commands.compile import compile_ahead
 from slipstream.cli.commands.export import export
 from slipstream.cli.commands.info import info
 from slipstream.cli.commands.list_models import list_models
+from slipstream.cli.commands.plan import plan
 from slipstream.cli.commands.pull import pull
 from slipstream.cli.commands.serve import serve
 from slipstream.cli.commands.session import sessions
@@ -71,6 +72,7 @@ app.command()(export)
 app.command()(top)
 app.command()(trace)
 app.command()(bench)
+app.command()(plan)
 app.command()(pull)
 app.command(name="list")(list_models)
 app.command()(token)

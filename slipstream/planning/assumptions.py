@@ -1,0 +1,35 @@
+"""Sentences that say what a plan assumes. Pure."""
+
+from __future__ import annotations
+
+from slipstream.planning.devices import Device
+from slipstream.planning.plan import Plan
+from slipstream.simulation.scenario import Scenario
+
+
+def assumptions_of(plan: Plan) -> list[str]:
+    """Return what a reader must know to judge the figures, one sentence each."""
+    question = plan.question
+    assumed, usual = question.pair.assumed, Scenario()
+    return [
+        "tokens/s are a simulation, not a measurement. It runs the decisions of the services with made-up texts and the "
+        "step times above.",
+        f"A forward takes the longer of its bytes at {assumed.bandwidth_share:.0%} of the memory's bandwidth and its "
+        f"operations at {assumed.flops_share:.0%} of the dense bfloat16 peak. A target's step takes "
+        f"{assumed.host_seconds * 1e3:g} ms more, a draft's {assumed.draft_host_seconds * 1e3:g} ms.",
+        f"Every session has {question.pair.context} tokens, and all of them generate. Prompts take no time.",
+        "Ranks divide matrices, KV heads and the head. Each has the embedding whole. Two sums a layer wait 15 us over "
+        "NVLink or Infinity Fabric, and 30 us over PCIe.",
+        f"{assumed.memory_share:.0%} of a device's memory is used. {assumed.workspace_bytes / 1e9:g} GB of each process "
+        "are for its context, graphs and activations. KV stays in 16 bits beside quantised weights, and past a sliding "
+        "window.",
+        f"Acceptance is the same at every token. Where the draft's first choice is wrong, its second is right in "
+        f"{usual.second_share:.0%}. Temperature does not matter here.",
+        "A round trip is that from the draft to the target. A draft on the target's device has none, takes turns with "
+        "it, and works only while trials show that it pays.",
+        *(f"{group.device.says}: {_figures(group.device)}; {group.device.source}" for group in question.groups),
+    ]
+
+
+def _figures(device: Device) -> str:
+    return f"{device.memory / 1e9:g} GB, {device.bandwidth / 1e9:g} GB/s, {device.flops / 1e12:g} TFLOP/s"
