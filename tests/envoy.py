@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import socket
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,8 +14,7 @@ import yaml
 from proving.certificates import Authority
 from slipstream.cli.local import free_address
 from tests.documents import ROOT
-
-_START_SECONDS = 60
+from tests.listening_process import listening_process
 
 
 def _socket_address(address: str) -> dict[str, Any]:
@@ -58,35 +54,6 @@ def envoy_process(name: str, orchestrator: str, authority: Authority, folder: Pa
     address = free_address()
     file, log = folder / name, folder / f"{name}.log"
     file.write_text(yaml.safe_dump(_configuration(name, orchestrator, address, authority)))
-    command = [
-        program,
-        "-c",
-        str(file),
-        "--concurrency",
-        "1",
-        "--disable-hot-restart",
-        "--log-path",
-        str(log),
-        "-l",
-        "warning",
-    ]
-    process = subprocess.Popen(command)
-    try:
-        deadline = time.monotonic() + _START_SECONDS
-        while not _listens(address):
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.05)
+    command = [program, "-c", str(file), "--concurrency", "1", "--disable-hot-restart", "-l", "warning"]
+    with listening_process(command, address, log, folder):
         yield address
-    finally:
-        process.terminate()
-        try:
-            process.wait(20)
-        finally:
-            process.kill()
-
-
-def _listens(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    with socket.socket() as probe:
-        return probe.connect_ex((host, int(port))) == 0

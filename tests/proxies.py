@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
-import socket
-import subprocess
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -16,8 +12,8 @@ import pytest
 from proving.certificates import Authority
 from slipstream.cli.local import free_address
 from tests.documents import ROOT
+from tests.listening_process import listening_process
 
-_START_SECONDS = 60
 _NGINX = """daemon off;
 worker_processes 1;
 pid {folder}/pid;
@@ -79,25 +75,5 @@ def proxy_process(kind: str, gateway: str, orchestrator: str, authority: Authori
     authority's."""
     address = free_address()
     command = proxy_command(kind, gateway, orchestrator, address, authority, folder)
-    log = folder / f"{kind}.log"
-    with log.open("w") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, env={**os.environ, "HOME": str(folder)})
-    try:
-        deadline = time.monotonic() + _START_SECONDS
-        while not _listens(address):
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.05)
+    with listening_process(command, address, folder / f"{kind}.log", folder):
         yield address
-    finally:
-        process.terminate()
-        try:
-            process.wait(20)
-        finally:
-            process.kill()
-
-
-def _listens(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    with socket.socket() as probe:
-        return probe.connect_ex((host, int(port))) == 0

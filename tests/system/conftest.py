@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import grpc
+import openai
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
@@ -18,6 +19,7 @@ from slipstream.engine.arithmetic import ArithmeticSettings, next_token
 from slipstream.rpc.sampling_wire import rule_hash, rule_message
 from slipstream.sampling.rule import SamplingRule
 from slipstream.wire.v1 import draft_pb2, draft_pb2_grpc, model_pb2, model_pb2_grpc, verifier_pb2, verifier_pb2_grpc
+from tests.gateway_process import GatewayProcess, gateway_process
 
 GREEDY = SamplingRule()
 PAPER = ArithmeticSettings(ends=0)
@@ -124,3 +126,24 @@ def client(paper: LocalServices) -> Iterator[Client]:
 def embedded(request: pytest.FixtureRequest) -> Iterator[LocalServices]:
     with LocalServices(PairSettings(dtype=request.param)) as local:
         yield local
+
+
+@pytest.fixture(scope="module")
+def grpc_client(services: LocalServices) -> Iterator[Client]:
+    """A client of the services that a module starts."""
+    with Client(services.orchestrator_address) as connected:
+        yield connected
+
+
+@pytest.fixture(scope="module")
+def gateway(services: LocalServices) -> Iterator[GatewayProcess]:
+    """A gateway in front of the services that a module starts."""
+    with gateway_process(services.orchestrator_address) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def api(gateway: GatewayProcess) -> Iterator[openai.OpenAI]:
+    """OpenAI's client of the gateway."""
+    with openai.OpenAI(base_url=f"http://{gateway.address}/v1", api_key="unused", max_retries=0) as connected:
+        yield connected

@@ -16,7 +16,7 @@ from slipstream.cli.local import LocalServices, PairSettings
 from slipstream.client import Client, Settings
 from slipstream.version import VERSION
 from tests.either_client import until
-from tests.gateway_process import GatewayProcess, gateway_process, stored_sessions
+from tests.gateway_process import GatewayProcess, stored_sessions
 
 MODEL = "embedded-target"
 QUESTION = "What does os.path.join do?"
@@ -32,24 +32,6 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServices
     store = tmp_path_factory.mktemp("store") / "sessions.db"
     with LocalServices(PairSettings(store=str(store))) as local:
         yield local
-
-
-@pytest.fixture(scope="module")
-def gateway(services: LocalServices) -> Iterator[GatewayProcess]:
-    with gateway_process(services.orchestrator_address) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def api(gateway: GatewayProcess) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"http://{gateway.address}/v1", api_key="unused", max_retries=0) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def grpc_client(services: LocalServices) -> Iterator[Client]:
-    with Client(services.orchestrator_address) as client:
-        yield client
 
 
 def test_the_served_model_is_listed(api: openai.OpenAI) -> None:

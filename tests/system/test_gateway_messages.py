@@ -62,12 +62,6 @@ def api(plain_gateway: GatewayProcess) -> Iterator[anthropic.Anthropic]:
         yield client
 
 
-@pytest.fixture(scope="module")
-def grpc_client(services: LocalServices) -> Iterator[Client]:
-    with Client(services.orchestrator_address) as client:
-        yield client
-
-
 def test_an_answer_is_grpcs_text_and_its_stream_is_the_same(api: anthropic.Anthropic, grpc_client: Client) -> None:
     expected = grpc_client.answer([("system", "Be brief."), ("user", "And in Ulm?")], IN_GRPC).wait()
     answer = api.messages.create(model=MODEL, system="Be brief.", messages=QUESTION, **SAMPLED)

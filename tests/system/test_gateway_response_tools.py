@@ -55,12 +55,6 @@ def api(services: LocalServices) -> Iterator[openai.OpenAI]:
         yield client
 
 
-@pytest.fixture(scope="module")
-def grpc_client(services: LocalServices) -> Iterator[Client]:
-    with Client(services.orchestrator_address) as client:
-        yield client
-
-
 def test_a_forced_call_is_an_item_that_follows_its_schema(api: openai.OpenAI) -> None:
     response = api.responses.create(model=MODEL, input=QUESTION, **FORCED, **SAMPLED)
     check_response(response)

@@ -18,7 +18,7 @@ import pytest
 from slipstream.cli.local import LocalServices, PairSettings
 from slipstream.client import Client, Settings
 from tests.either_client import until
-from tests.gateway_process import GatewayProcess, gateway_process, stored_sessions
+from tests.gateway_process import GatewayProcess, stored_sessions
 from tests.response_types import check_events, check_response
 
 MODEL = "embedded-target"
@@ -34,24 +34,6 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServices
     store = tmp_path_factory.mktemp("store") / "sessions.db"
     with LocalServices(PairSettings(store=str(store))) as local:
         yield local
-
-
-@pytest.fixture(scope="module")
-def gateway(services: LocalServices) -> Iterator[GatewayProcess]:
-    with gateway_process(services.orchestrator_address) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def api(gateway: GatewayProcess) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"http://{gateway.address}/v1", api_key="unused", max_retries=0) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def grpc_client(services: LocalServices) -> Iterator[Client]:
-    with Client(services.orchestrator_address) as client:
-        yield client
 
 
 def created(api: openai.OpenAI, **fields: Any) -> Any:

@@ -29,18 +29,6 @@ def services() -> Iterator[LocalServices]:
         yield local
 
 
-@pytest.fixture(scope="module")
-def gateway(services: LocalServices) -> Iterator[GatewayProcess]:
-    with gateway_process(services.orchestrator_address) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def grpc_client(services: LocalServices) -> Iterator[Client]:
-    with Client(services.orchestrator_address) as client:
-        yield client
-
-
 @pytest.fixture
 def session_id(gateway: GatewayProcess) -> Iterator[str]:
     created = gateway.send(SESSIONS, {"metadata": {"title": "a test"}})

@@ -69,12 +69,6 @@ def apis(gateways: dict[str, GatewayProcess]) -> dict[str, openai.OpenAI]:
     }
 
 
-@pytest.fixture(scope="module")
-def grpc_client(services: LocalServices) -> Iterator[Client]:
-    with Client(services.orchestrator_address) as client:
-        yield client
-
-
 def follows_its_schema(name: str, arguments: str) -> bool:
     """Return whether arguments are what the schema of a tool allows."""
     told = json.loads(arguments)

@@ -29,7 +29,7 @@ from gateway.errors import ErrorBody
 from slipstream.cli.local import LocalServices, PairSettings
 from slipstream.client import Client, Settings
 from tests.either_client import until
-from tests.gateway_process import GatewayProcess, gateway_process
+from tests.gateway_process import GatewayProcess
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 MODEL = "embedded-target"
@@ -45,18 +45,6 @@ pytestmark = pytest.mark.essential
 def services() -> Iterator[LocalServices]:
     with LocalServices(PairSettings()) as local:
         yield local
-
-
-@pytest.fixture(scope="module")
-def gateway(services: LocalServices) -> Iterator[GatewayProcess]:
-    with gateway_process(services.orchestrator_address) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def grpc_client(services: LocalServices) -> Iterator[Client]:
-    with Client(services.orchestrator_address) as client:
-        yield client
 
 
 def sent(gateway: GatewayProcess, path: str, **fields: Any) -> dict[str, Any]:

@@ -43,18 +43,6 @@ def services() -> Iterator[LocalServices]:
         yield local
 
 
-@pytest.fixture(scope="module")
-def gateway(services: LocalServices) -> Iterator[GatewayProcess]:
-    with gateway_process(services.orchestrator_address) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def grpc_client(services: LocalServices) -> Iterator[Client]:
-    with Client(services.orchestrator_address) as client:
-        yield client
-
-
 def opened(browser: Browser, gateway: GatewayProcess, path: str = "/", **context: Any) -> Page:
     """A page in a context of its own. An error in its console fails the test that waits for it."""
     page = browser.new_context(reduced_motion="reduce", **context).new_page()
