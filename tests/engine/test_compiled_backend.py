@@ -37,6 +37,11 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "one matrix for both ends": ("llama", _SHAPE | {"tie_word_embeddings": True}),
     "a vocabulary that fills no tile": ("llama", _SHAPE | {"vocab_size": 4099}),
     "wide heads": ("llama", _SHAPE | {"head_dim": 96}),
+    "heads that fill no tile": ("llama", _SHAPE | BIASES | {"head_dim": 80}),
+    "heads that fill no tile, and a window": (
+        "mistral",
+        _SHAPE | {"head_dim": 48, "sliding_window": tiny_models.WINDOW},
+    ),
     "yarn": (
         "llama",
         _SHAPE
@@ -236,6 +241,7 @@ def test_a_matrix_lies_sixteen_outputs_together(outputs: int, dtype: type[np.gen
     ("changes", "reason"),
     [
         ({"head_dim": 16}, "head size 16 is no multiple of 32"),
+        ({"head_dim": 40}, "head size 40 is no multiple of 32"),
         ({"hidden_act": "gelu"}, "its activation is gelu"),
         ({"intermediate_size": 100}, "intermediate_size 100"),
     ],
