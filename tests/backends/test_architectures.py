@@ -2,8 +2,10 @@
 served is refused."""
 
 import asyncio
+import itertools
 import json
 import random
+import re
 import secrets
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -13,12 +15,20 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    Llama4Config,
+    Llama4ForConditionalGeneration,
+    PreTrainedModel,
+)
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from slipstream.engine.engine import Engine
 from slipstream.engine.errors import STOCK_ENGINES, UnsupportedModelError
 from slipstream.engine.host import EngineHost, HostLimits
 from slipstream.engine.job import Statement
+from slipstream.engine.pretrained.loading import read_config
 from slipstream.engine.schedule import BatchLimits
 from slipstream.engine.torch.planned_backend import PlannedBackend
 from slipstream.engine.torch.transformers_model import TransformersModel
@@ -233,6 +243,19 @@ async def test_a_padded_vocabulary_changes_no_token(family: str, multiple: int, 
                 assert (await converse(host, prompt, coming, random.Random(0))).tokens == coming
 
 
+async def test_a_text_model_is_served_from_a_checkpoint_that_holds_one_of_images_too(tmp_path: Path) -> None:
+    sight = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 128}
+    sight |= {"vision_output_dim": 32, "projector_input_dim": 32, "projector_output_dim": 32}
+    config = Llama4Config(
+        text_config=tiny_models.FAMILIES["llama4_text"], vision_config={**sight, "image_size": 28, "patch_size": 14}
+    )
+    torch.manual_seed(0)
+    oracle = consult(Llama4ForConditionalGeneration(config), tmp_path, prompts(tiny_models.VOCABULARY_SIZE))
+    async with served(tmp_path) as host:
+        for prompt, coming in zip(oracle.prompts, oracle.continuations, strict=True):
+            assert (await converse(host, prompt, coming, random.Random(0))).tokens == coming
+
+
 def refused(directory: Path) -> str:
     with pytest.raises(UnsupportedModelError) as caught:
         TransformersModel.load(str(directory), device="cpu", dtype="float32")
@@ -322,3 +345,41 @@ def test_what_would_be_computed_wrongly_is_refused_with_the_reason(family: str, 
     shape, sentence = REFUSALS[family]
     tiny_models.build(family, **{**ENDS, **shape}).save_pretrained(tmp_path)
     assert refused(tmp_path) == f"{sentence}; {STOCK_ENGINES}"
+
+
+STATES = {
+    "linear_attention": [
+        *("bailing_hybrid", "bamba", "falcon_mamba", "granitemoehybrid", "jamba", "kimi_linear", "mamba", "mamba2"),
+        *("minimax", "nemotron_h", "olmo_hybrid", "qwen3_5", "qwen3_5_moe", "qwen3_next", "recurrent_gemma", "zamba2"),
+    ],
+    "conv": ["lfm3"],
+    "hybrid": ["falcon_h1", "zamba", "zaya"],
+    "indexed_attention": ["axk2", "deepseek_v32", "glm_moe_dsa", "hy_v4", "qwen4_exp"],
+    "compressed_sparse_attention": ["deepseek_v4"],
+}
+"""Kinds of layers that are not served, and model types that have them by default."""
+
+
+@pytest.mark.parametrize("kind", STATES)
+def test_layers_with_a_state_or_an_index_are_refused_by_the_config_alone(kind: str, tmp_path: Path) -> None:
+    for family in STATES[kind]:
+        config = AutoConfig.for_model(family)
+        config.architectures = [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[family]]
+        config.save_pretrained(tmp_path)
+        with pytest.raises(UnsupportedModelError) as caught:
+            read_config(tmp_path, family)
+        told = str(caught.value)
+        assert told.startswith(f"{config.architectures[0]} has layers of ") and told.endswith(f"; {STOCK_ENGINES}")
+        assert kind in told
+
+
+def test_the_guide_has_every_kind_of_model_where_it_belongs() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "guides" / "models.md").read_text(encoding="utf-8")
+    table = guide.split("## Kinds of models")[1].split("\n## ")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| ") and "`" in line]
+    named: dict[bool, set[str]] = {False: set(), True: set()}
+    for row in rows:
+        _, _, types, what, _ = row.split("|")
+        named["refused" in what] |= set(re.findall(r"`(\w+)`", types))
+    assert named[False] == set(tiny_models.FAMILIES)
+    assert named[True] == {*REFUSALS, *itertools.chain(*STATES.values()), "t5"}

@@ -182,6 +182,10 @@ def _refuse_foreign(config: Any, name: str, trust: Trust) -> None:
         raise UnsupportedModelError(f"{architecture} is an encoder-decoder; only decoder-only models can be served")
     own_code = trust.code and "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or ())
     if not own_code and (type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING or not _generates(config)):
+        if architecture.endswith("ForConditionalGeneration"):
+            raise UnsupportedModelError(
+                f"{name} is a {architecture}, of which transformers has no class for text alone; {STOCK_ENGINES}"
+            )
         raise UnsupportedModelError(
             f"{name} is a {architecture}, which does not generate text; only decoder-only language models can be served"
         )
@@ -208,10 +212,12 @@ def _refuse_odd_numbers(config: Any, name: str) -> None:
 
 def _generates(config: Any) -> bool:
     """By its name: of a checkpoint that was saved from another class, transformers would make up
-    the output matrix."""
+    the output matrix. Llama 4's checkpoints hold a text model beside one of images."""
     names = getattr(config, "architectures", None) or ["ForCausalLM"]
     known = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
-    return any(name in known or name.endswith(("ForCausalLM", "LMHeadModel")) for name in names)
+    return any(
+        name in known or name.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")) for name in names
+    )
 
 
 def refuse_partial(report: dict[str, Any], model: Any, name: str) -> None:

@@ -124,14 +124,15 @@ def paged_attention(
         raise TypeError(f"{type(module).__name__} {foreign[0]}")
     if isinstance(plan, ShapeProbe):
         plan.learn(module, query, key, value, attention_mask)
-        return value.repeat_interleave(query.shape[1] // key.shape[1], dim=1).transpose(1, 2), None
+        return value.repeat_interleave(query.shape[1] // key.shape[1], dim=1).transpose(1, 2).contiguous(), None
     step, memory, kernels = plan
     layer: int = module.layer_idx  # type: ignore[assignment]
     kernels.write(step, memory, layer, key[0], value[0])
     if scaling is None:
         scaling = query.shape[-1] ** -0.5
     scoring = Scoring(scaling, memory.layers[layer].sight, softcap, s_aux)
-    return kernels.attend(step, memory, layer, query[0].transpose(0, 1), scoring).unsqueeze(0), None
+    attended = kernels.attend(step, memory, layer, query[0].transpose(0, 1), scoring)
+    return attended.contiguous().unsqueeze(0), None  # AFMoE takes a view of it
 
 
 def _write(step: LaidOut, memory: KvMemory, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
