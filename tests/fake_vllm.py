@@ -8,8 +8,9 @@ import socket
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,11 @@ MOST_IDS = 128
 
 def logprobs_after(tokens: Sequence[int]) -> NDArray[np.float32]:
     """The log-probabilities of the token after these: an arbitrary function of all of them."""
+    return _logprobs_after(tuple(tokens))
+
+
+@lru_cache(maxsize=1024)
+def _logprobs_after(tokens: tuple[int, ...]) -> NDArray[np.float32]:
     seed = [len(tokens), sum(tokens), sum(place * token for place, token in enumerate(tokens))]
     logits = np.random.default_rng(seed).normal(scale=5.0, size=VOCABULARY_SIZE)
     logprobs: NDArray[np.float32] = (logits - np.log(np.exp(logits).sum())).astype(np.float32)
@@ -51,6 +57,9 @@ def text_after(prompt: Sequence[int], count: int, rule: SamplingRule) -> list[in
 
 class FakeVllm:
     """A server whose behaviour can be changed at any time."""
+
+    engine = "vllm"
+    """Value of --engine for it."""
 
     def __init__(self) -> None:
         self.most_logprobs = VOCABULARY_SIZE
@@ -76,7 +85,7 @@ class FakeVllm:
         return f"http://127.0.0.1:{self.port}"
 
     @contextmanager
-    def serving(self) -> Iterator[FakeVllm]:
+    def serving(self) -> Iterator[Self]:
         """Inside, it answers at its url."""
         self.begin()
         try:
@@ -88,10 +97,14 @@ class FakeVllm:
     def begin(self) -> None:
         """Listen, at the port that it had before if there was one."""
         self.rows_until_lost = None
-        self._server = ThreadingHTTPServer(("127.0.0.1", self.port), _handler(self))
+        self._server = ThreadingHTTPServer(("127.0.0.1", self.port), self.handler())
         self._server.daemon_threads = True
         self.port = self._server.server_port
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+
+    def handler(self) -> type[Any]:
+        """Return the class that answers a connection's requests."""
+        return handler_of(self)
 
     def end(self) -> None:
         """Break all connections off and listen no more."""
@@ -118,7 +131,7 @@ class FakeVllm:
             raise ConnectionError
 
 
-def _handler(fake: FakeVllm) -> type[BaseHTTPRequestHandler]:
+def handler_of(fake: FakeVllm) -> type[Any]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         disable_nagle_algorithm = True
@@ -219,7 +232,7 @@ def _choice(fake: FakeVllm, body: dict[str, Any], at: int) -> dict[str, Any]:
         rows: list[dict[str, Any] | None] = [None]
         for end in range(1, len(prompt)):
             row = logprobs_after(prompt[:end])
-            listed = [*_likeliest(row, count), prompt[end]]
+            listed = [*likeliest_of(row, count), prompt[end]]
             rows.append({str(token): {"logprob": float(row[token])} for token in listed})
         found["prompt_logprobs"] = rows
     return found
@@ -228,7 +241,7 @@ def _choice(fake: FakeVllm, body: dict[str, Any], at: int) -> dict[str, Any]:
 def _logprobs(fake: FakeVllm, body: dict[str, Any], tokens: Sequence[int]) -> dict[str, Any]:
     row = logprobs_after(tokens)
     best = int(row.argmax())
-    listed = [best, *_likeliest(row, body["logprobs"])]
+    listed = [best, *likeliest_of(row, body["logprobs"])]
     if fake.takes_ids and body.get("logprob_token_ids"):
         listed = [best, *body["logprob_token_ids"]]
     return {
@@ -238,6 +251,6 @@ def _logprobs(fake: FakeVllm, body: dict[str, Any], tokens: Sequence[int]) -> di
     }
 
 
-def _likeliest(row: NDArray[np.float32], count: int) -> list[int]:
+def likeliest_of(row: NDArray[np.float32], count: int) -> list[int]:
     found: list[int] = np.argsort(-row, kind="stable")[:count].tolist()
     return found

@@ -15,7 +15,9 @@ class VerifierSettings(ModelServiceSettings):
     model_config = SettingsConfigDict(env_prefix="SLIPSTREAM_VERIFIER_", cli_prog_name="python -P -m verifier_service")
 
     address: str = Field("127.0.0.1:50052", description="host:port to listen on; port 0 picks a free port")
-    engine_address: str = Field("", description="http://host:port of the stock engine's server, with --engine vllm")
+    engine_address: str = Field(
+        "", description="http://host:port of the stock engine's server, with --engine vllm or sglang"
+    )
     engine_token_file: str = Field(
         "", description="file with the API key of the stock engine's server. It is read again when it changes"
     )

@@ -18,7 +18,7 @@ from slipstream.transport.listening import Listening
 from slipstream.transport.settings import ListenSettings
 from slipstream.transport.tokens import reloaded_bearer
 
-STOCK_ENGINES = ("vllm",)
+STOCK_ENGINES = ("vllm", "sglang")
 """Values of --engine that are servers of their own, behind a verifier."""
 
 
@@ -62,11 +62,11 @@ class ModelServiceSettings(StructureSettings, ListenSettings):
         description="type of the weights and of the KV cache. A .gguf file of F32, BF16 or Q8_0 keeps its own type; "
         "other types are dequantised to this one where compiled code serves them",
     )
-    engine: Literal["auto", "compiled", "torch", "llamacpp", "vllm"] = Field(
+    engine: Literal["auto", "compiled", "torch", "llamacpp", "vllm", "sglang"] = Field(
         "auto",
         description="engine that computes the model. compiled is the fastest on the cpu: it serves Llama, Mistral, Qwen2 and "
         "Qwen3, as checkpoints and as .gguf files. torch serves every checkpoint, llamacpp other .gguf files. "
-        "auto takes compiled where it can. vllm, for a verifier only, is a server at --engine-address: --model then "
+        "auto takes compiled where it can. vllm and sglang, for a verifier only, are servers at --engine-address: --model then "
         "names the model whose tokenizer and config are read here",
     )
     threads: int = Field(

@@ -38,8 +38,8 @@ class Chooser:
     async def choose(self, found: StockRow, row: Row, tokens: Sequence[int], top_count: int | None) -> Choice:
         """Return what ``row`` chooses after ``tokens``. Asks the engine for more where ``found``
         does not decide it. EngineRefusedError if the engine cannot tell enough."""
-        if row.rule.temperature == 0 and not row.is_processed:
-            choice = Choice(found.token, _lead(found))
+        if row.rule.temperature == 0 and not row.is_processed and (lead := _lead(found)) > 0:
+            choice = Choice(found.token, lead)
             known = found.known
         else:
             choice, known = await self._decided(found.known, row, tokens)

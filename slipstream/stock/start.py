@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,10 +20,12 @@ from slipstream.sampling.choose import warm as warm_choosing
 from slipstream.stock.openai_http import EngineHttp, origin_of
 from slipstream.stock.protocol import EngineLostError, StockEngine, StockFacts
 from slipstream.stock.served import ModelFiles, StockServed
+from slipstream.stock.sglang import SGLang
 from slipstream.stock.steps import StockSteps
 from slipstream.stock.thread import StockThread
+from slipstream.stock.token_probe import TokenProbe
 from slipstream.stock.trial import differing_bits, measure_steps
-from slipstream.stock.vllm import TokenProbe, Vllm
+from slipstream.stock.vllm import Vllm
 from slipstream.transport.reloading import Reloaded
 
 log = logging.getLogger(__name__)
@@ -32,6 +34,7 @@ _PROBE = (
     "Speculative decoding lets a small model guess what a large one would say, and the large one checks all guesses at "
     "once. Numbers like 1234 and signs such as {}[] are in this text, so that tokens of several kinds come."
 )
+_ENGINES: Mapping[str, Callable[..., StockEngine]] = {"vllm": Vllm, "sglang": SGLang}
 _RETRY_SECONDS = 1.0
 _TOLD_SECONDS = 15.0
 """Seconds between two lines about a server that is not there yet."""
@@ -63,7 +66,7 @@ def stock_worker(settings: StockSettings, tokenizer_json: bytes, on_step: OnStep
     probe = TokenProbe(_PROBE, Tokenizer.from_str(tokenizer_json.decode()).encode(_PROBE, add_special_tokens=False).ids)
     origin = origin_of(settings.address)
     http = EngineHttp(settings.engine, origin, bearer=settings.bearer, timeout_seconds=settings.timeout_seconds)
-    engine = Vllm(http, model=settings.model, vocabulary_size=files.vocabulary_size, probe=probe)
+    engine = _ENGINES[settings.engine](http, model=settings.model, vocabulary_size=files.vocabulary_size, probe=probe)
     start = partial(_start, settings, engine, files, probe.tokens, on_step)
 
     def make(on_finished: Finished, on_parts: OnParts) -> StockThread:

@@ -16,12 +16,13 @@ import math
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, NamedTuple
+from typing import Any
 
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.sampling.partial.known import PartialRow, Wanted
 from slipstream.stock.openai_http import EngineHttp
 from slipstream.stock.protocol import Ask, EngineRefusedError, StockFacts, StockRow
+from slipstream.stock.token_probe import TokenProbe
 
 log = logging.getLogger(__name__)
 
@@ -34,13 +35,6 @@ _LEAST_LOGPROB = -9999.0
 _MARK = "token_id:"
 _ALLOWED = re.compile(r"max allowed: (\d+)")
 _COMPLETIONS = "/v1/completions"
-
-
-class TokenProbe(NamedTuple):
-    """A text, and the token ids that the model's own tokenizer gives for it."""
-
-    text: str
-    tokens: Sequence[int]
 
 
 class Vllm:
@@ -64,7 +58,7 @@ class Vllm:
             names = ", ".join(str(each.get("id")) for each in models)
             raise UnsupportedModelError(f"vLLM serves {names or 'no model'}, and --model is {self._name}")
         self._served = str(found["id"])
-        lacks = await self._check_tokens()
+        lacks = await self._probe.compare(self._http, "vLLM", self._served, self._name)
         most, takes_ids = await self._limits()
         if not takes_ids:
             lacks.append("logprob_token_ids")
@@ -176,21 +170,6 @@ class Vllm:
         except EngineRefusedError:
             return most, False
         return most, rows[0].known.knows(0) and rows[0].known.knows(1)
-
-    async def _check_tokens(self) -> list[str]:
-        """Compare vLLM's tokenizer and vocabulary with those of --model. Returns what vLLM lacks
-        for it. UnsupportedModelError if they differ."""
-        try:
-            body = {"model": self._served, "prompt": self._probe.text, "add_special_tokens": False}
-            answer = await self._http.json("/tokenize", body)
-        except EngineRefusedError:
-            return ["/tokenize (its tokenizer was not compared)"]
-        if answer.get("tokens") != [*self._probe.tokens]:
-            raise UnsupportedModelError(
-                f"vLLM serves {self._served} with another tokenizer than that of {self._name}: --model has to name the "
-                "model that the server serves"
-            )
-        return []
 
 
 def _are_ids_wanted(wanted: Wanted) -> bool:

@@ -1,146 +1,34 @@
-"""A verifier's worker over a server that answers as vLLM does: whatever the server, the hints and
-the network do, each text is that of the sampling rule."""
+"""A verifier's worker over servers that answer as vLLM and SGLang do.
+
+Each text is that of the sampling rule, for all that servers, hints and the network do."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from slipstream.engine.errors import StaleRoundError, UnsupportedModelError
-from slipstream.engine.hinting.hints import Hint, Source
 from slipstream.engine.host import HostLimits, JobHost
-from slipstream.engine.job import Job, Statement
+from slipstream.engine.job import Statement
 from slipstream.engine.run_hints import HintTerms
-from slipstream.engine.run_job import RunEnd, RunJob, RunLimits
-from slipstream.engine.schedule import BatchLimits
-from slipstream.engine.sequence import Sequence as CachedSequence
+from slipstream.engine.run_job import RunEnd
 from slipstream.errors import InvalidFieldsError
 from slipstream.sampling.outcome import LogprobRequest
 from slipstream.sampling.rule import Acceptance, SamplingRule
 from slipstream.sampling.structure import Structure, StructureKind
 from slipstream.sampling.structure_compiler import StructureCompiler
 from slipstream.stock.protocol import EngineLostError, EngineRefusedError, SamplingUnsupportedError
-from slipstream.stock.start import StockSettings, stock_worker
-from tests.fake_vllm import MODEL, VOCABULARY_SIZE, FakeVllm, logprobs_after, text_after
+from slipstream.stock.start import stock_worker
+from tests.fake_sglang import FakeSGLang
+from tests.fake_vllm import VOCABULARY_SIZE, FakeVllm, logprobs_after, text_after
+from tests.stock_bench import GREEDY, SAMPLED, TOKENIZER, Ear, bench, prompt_of, settings, until
 from verifier_service.verifier import VerifyJob
 
-GREEDY = SamplingRule()
-SAMPLED = SamplingRule(temperature=0.8, seed=11)
-HINTED = HintTerms()
-TOKENIZER = Path(MODEL, "tokenizer.json").read_bytes()
-
-
-class Ear:
-    """Hears a run."""
-
-    def __init__(self) -> None:
-        self.choices: list[Any] = []
-        self.steps: list[Any] = []
-        self.tail_logprobs: list[Any] = []
-        self.over: asyncio.Future[RunEnd | None] = asyncio.get_running_loop().create_future()
-        self._heard = asyncio.Event()
-
-    @property
-    def tokens(self) -> list[int]:
-        return [choice.token for choice in self.choices]
-
-    def parts_done(self, parts: list[Job]) -> None:
-        for job in parts:
-            assert isinstance(job, RunJob)
-            while job.parts:
-                part = job.parts.popleft()
-                self.choices += part.choices
-                self.steps += part.steps
-        self._heard.set()
-
-    def done(self, job: RunJob) -> None:
-        self.parts_done([job])
-        self.tail_logprobs = job.tail_logprobs
-        self.over.set_result(job.end)
-
-    def failed(self, error: Exception) -> None:
-        self.over.set_exception(error)
-        self._heard.set()
-
-    def repeated(self) -> None:
-        raise AssertionError
-
-    async def until_told(self, count: int) -> None:
-        while len(self.choices) < count:
-            assert not self.over.done(), self.over
-            self._heard.clear()
-            await asyncio.wait_for(self._heard.wait(), 30)
-
-    async def end(self) -> RunEnd | None:
-        return await asyncio.wait_for(asyncio.shield(self.over), 30)
-
-
-class Bench:
-    """A host over a fake server, and short names for what a test does with it."""
-
-    def __init__(self, host: JobHost[Any], fake: FakeVllm) -> None:
-        self.host, self.fake = host, fake
-        self.numbers: dict[str, int] = {}
-
-    def start(
-        self,
-        handle: str,
-        prompt: Sequence[int],
-        until: int,
-        granted: int | None = None,
-        *,
-        base: int = 0,
-        rule: SamplingRule = GREEDY,
-        logprobs: LogprobRequest | None = None,
-        hinting: HintTerms | None = HINTED,
-    ) -> Ear:
-        ear = Ear()
-        self.host.open_handle(handle, None)
-        number = self.numbers[handle] = self.numbers.get(handle, 0) + 1
-        statement = Statement(base, tuple(prompt[base:]))
-        limits = RunLimits(until, until if granted is None else granted)
-
-        def make_job(sequence: CachedSequence) -> RunJob:
-            return RunJob(sequence, statement, rule, limits, logprobs, hinting)
-
-        begun = self.host.run_round(handle, number, rule, make_job, ear, content=(statement, limits, rule))
-        if begun is not None:
-            self._beginning = asyncio.ensure_future(begun)
-        return ear
-
-    def hint(self, handle: str, start: int, tokens: Sequence[int]) -> None:
-        survivals = tuple(0.9**power for power in range(1, len(tokens) + 1))
-        self.host.hint(handle, self.numbers[handle], Hint(start, tuple(tokens), survivals, Source.DRAFT, 0, start))
-
-
-@asynccontextmanager
-async def bench(fake: FakeVllm | None = None, *, patience: float = 20, timeout: float = 20) -> AsyncIterator[Bench]:
-    with (fake or FakeVllm()).serving() as served:
-        worker = stock_worker(settings(served.url, patience=patience, timeout=timeout), TOKENIZER, lambda _: None)
-        host: JobHost[Any] = JobHost(worker, HostLimits(sweep_seconds=0.01))
-        await host.start()
-        served.requests.clear()
-        try:
-            yield Bench(host, served)
-        finally:
-            served.may_answer.set()
-            await host.stop()
-        assert not host.load.running_count
-
-
-def settings(address: str, *, patience: float = 20, timeout: float = 20, start: float = 0) -> StockSettings:
-    return StockSettings("vllm", address, MODEL, None, start, timeout, patience, BatchLimits(), 100)
-
-
-def prompt_of(seed: int, length: int = 40) -> list[int]:
-    return random.Random(seed).choices(range(3, VOCABULARY_SIZE), k=length)
+BOTH = pytest.mark.parametrize("engine", [FakeVllm, FakeSGLang], ids=["vllm", "sglang"])
 
 
 def limited(most_logprobs: int, *, takes_ids: bool = True) -> FakeVllm:
@@ -150,7 +38,9 @@ def limited(most_logprobs: int, *, takes_ids: bool = True) -> FakeVllm:
 
 
 @pytest.mark.parametrize(
-    "fake", [limited(4096), limited(20), limited(4096, takes_ids=False)], ids=["all", "20", "no ids"]
+    "fake",
+    [limited(4096), limited(20), limited(4096, takes_ids=False), FakeSGLang()],
+    ids=["all", "20", "no ids", "sglang"],
 )
 @pytest.mark.parametrize("rule", [GREEDY, SAMPLED, SamplingRule(temperature=1.5, seed=3)], ids=["0", "0.8", "1.5"])
 async def test_a_run_chooses_what_the_whole_rows_give(fake: FakeVllm, rule: SamplingRule) -> None:
@@ -168,10 +58,11 @@ async def test_a_greedy_run_without_hints_is_one_request() -> None:
         assert [request["max_tokens"] for request in it.fake.requests] == [40]
 
 
+@BOTH
 @pytest.mark.parametrize("rule", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
-async def test_right_wrong_and_late_hints_never_change_a_text(rule: SamplingRule) -> None:
+async def test_right_wrong_and_late_hints_never_change_a_text(engine: type[FakeVllm], rule: SamplingRule) -> None:
     rng = random.Random(5)
-    async with bench() as it:
+    async with bench(engine()) as it:
         runs = {}
         for name in "abc":
             prompt = prompt_of(ord(name))
@@ -198,8 +89,9 @@ async def test_right_wrong_and_late_hints_never_change_a_text(rule: SamplingRule
         assert any(step.hint_count > step.accepted_count for step in steps)
 
 
-async def test_a_fixed_length_is_verified_in_each_step() -> None:
-    async with bench() as it:
+@BOTH
+async def test_a_fixed_length_is_verified_in_each_step(engine: type[FakeVllm]) -> None:
+    async with bench(engine()) as it:
         prompt = prompt_of(2)
         right = text_after(prompt, 40, GREEDY)
         ear = it.start("a", prompt, 80, 41, hinting=HintTerms(fixed_count=4, longest_hold=5.0))
@@ -219,7 +111,7 @@ async def test_a_run_pauses_at_its_grant_and_asks_for_no_more() -> None:
         prompt = prompt_of(3)
         ear = it.start("a", prompt, 100, 50)
         await ear.until_told(10)
-        await _until(lambda: not it.host.load.running_count)
+        await until(lambda: not it.host.load.running_count)
         assert len(ear.tokens) == 10
         assert it.fake.requests[-1]["max_tokens"] == 10
         it.host.grant("a", 1, 2**31 - 1)
@@ -227,8 +119,9 @@ async def test_a_run_pauses_at_its_grant_and_asks_for_no_more() -> None:
         assert ear.tokens == text_after(prompt, 60, GREEDY)
 
 
-async def test_a_stop_ends_a_run_within_a_stream_and_keeps_its_tokens() -> None:
-    async with bench() as it:
+@BOTH
+async def test_a_stop_ends_a_run_within_a_stream_and_keeps_its_tokens(engine: type[FakeVllm]) -> None:
+    async with bench(engine()) as it:
         prompt = prompt_of(4)
         ear = it.start("a", prompt, 2000)
         await ear.until_told(5)
@@ -240,8 +133,9 @@ async def test_a_stop_ends_a_run_within_a_stream_and_keeps_its_tokens() -> None:
         assert [*ear.tokens, *later.tokens] == text_after(prompt, len(ear.tokens) + 10, GREEDY)
 
 
-async def test_a_newer_round_overtakes_a_run() -> None:
-    async with bench() as it:
+@BOTH
+async def test_a_newer_round_overtakes_a_run(engine: type[FakeVllm]) -> None:
+    async with bench(engine()) as it:
         prompt = prompt_of(5)
         old = it.start("a", prompt, 2000)
         await old.until_told(3)
@@ -262,22 +156,24 @@ async def test_a_run_ends_at_an_end_token() -> None:
         assert ear.tokens == text_after(prompt, 100, rule)
 
 
+@BOTH
 @pytest.mark.parametrize("rule", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
-async def test_a_server_that_comes_back_goes_on_with_the_same_text(rule: SamplingRule) -> None:
-    async with bench() as it:
+async def test_a_server_that_comes_back_goes_on_with_the_same_text(engine: type[FakeVllm], rule: SamplingRule) -> None:
+    async with bench(engine()) as it:
         prompt = prompt_of(7)
         right = text_after(prompt, 60, rule)
         it.fake.rows_until_lost = 20
         ear = it.start("a", prompt, 100, rule=rule)
         it.hint("a", 45, right[5:12])
-        await _until(lambda: not it.fake.is_serving)
+        await until(lambda: not it.fake.is_serving)
         it.fake.begin()
         assert await ear.end() is RunEnd.UNTIL
         assert ear.tokens == right
 
 
-async def test_a_server_that_stays_away_makes_its_runs_move() -> None:
-    async with bench(patience=0.1) as it:
+@BOTH
+async def test_a_server_that_stays_away_makes_its_runs_move(engine: type[FakeVllm]) -> None:
+    async with bench(engine(), patience=0.1) as it:
         it.fake.rows_until_lost = 5
         ear = it.start("a", prompt_of(8), 100)
         with pytest.raises(EngineLostError, match="cannot be reached"):
@@ -285,19 +181,21 @@ async def test_a_server_that_stays_away_makes_its_runs_move() -> None:
         assert ear.tokens == text_after(prompt_of(8), 5, GREEDY)
 
 
-async def test_a_server_that_came_back_as_another_one_is_not_used() -> None:
-    async with bench() as it:
+@BOTH
+async def test_a_server_that_came_back_as_another_one_is_not_used(engine: type[FakeVllm]) -> None:
+    async with bench(engine()) as it:
         it.fake.rows_until_lost = 5
         ear = it.start("a", prompt_of(8), 100)
-        await _until(lambda: not it.fake.is_serving)
+        await until(lambda: not it.fake.is_serving)
         it.fake.version = "0.33.0"
         it.fake.begin()
         with pytest.raises(EngineRefusedError, match="start the verifier again"):
             await ear.end()
 
 
-async def test_a_server_that_does_not_answer_counts_as_lost() -> None:
-    async with bench(patience=0, timeout=0.3) as it:
+@BOTH
+async def test_a_server_that_does_not_answer_counts_as_lost(engine: type[FakeVllm]) -> None:
+    async with bench(engine(), patience=0, timeout=0.3) as it:
         it.fake.may_answer.clear()
         ear = it.start("a", prompt_of(8), 100)
         with pytest.raises(EngineLostError, match=r"has not answered for 0\.3 s"):
@@ -325,8 +223,9 @@ async def test_an_answer_that_cannot_be_used_is_named(body: bytes) -> None:
             await ear.end()
 
 
-async def test_a_refused_request_says_what_the_server_says() -> None:
-    async with bench() as it:
+@BOTH
+async def test_a_refused_request_says_what_the_server_says(engine: type[FakeVllm]) -> None:
+    async with bench(engine()) as it:
         it.fake.fault = (400, "this model takes no more than 7 tokens")
         ear = it.start("a", prompt_of(8), 100)
         with pytest.raises(EngineRefusedError, match="no more than 7 tokens"):
@@ -340,8 +239,9 @@ async def test_too_few_log_probabilities_are_named_with_the_flag() -> None:
             await ear.end()
 
 
-async def test_log_probabilities_of_choices_and_of_the_tail() -> None:
-    async with bench() as it:
+@BOTH
+async def test_log_probabilities_of_choices_and_of_the_tail(engine: type[FakeVllm]) -> None:
+    async with bench(engine()) as it:
         prompt = prompt_of(9, 12)
         ear = it.start("a", prompt, 20, rule=SAMPLED, logprobs=LogprobRequest(3, prompt=True))
         assert await ear.end() is RunEnd.UNTIL
@@ -376,8 +276,9 @@ async def test_a_structure_holds_and_hints_do_not_change_it() -> None:
         assert re.fullmatch(r"[0-9]{3} [a-f]{4}\.", text.removesuffix("<|im_end|>"))
 
 
-async def test_a_proposal_is_verified_too() -> None:
-    async with bench() as it:
+@BOTH
+async def test_a_proposal_is_verified_too(engine: type[FakeVllm]) -> None:
+    async with bench(engine()) as it:
         prompt = prompt_of(11)
         right = text_after(prompt, 4, GREEDY)
         answer: asyncio.Future[VerifyJob] = asyncio.get_running_loop().create_future()
@@ -447,9 +348,3 @@ async def test_a_server_that_is_not_there_is_named_with_its_flag() -> None:
 def test_an_address_that_is_none_is_named_with_its_flag() -> None:
     with pytest.raises(InvalidFieldsError, match="--engine-address must be an http"):
         stock_worker(settings("localhost:8000"), TOKENIZER, lambda _: None)
-
-
-async def _until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not holds():  # noqa: ASYNC110 - what it waits for is in another thread
-            await asyncio.sleep(0.01)
