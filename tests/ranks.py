@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from slipstream.engine.model import Backend
 from slipstream.engine.torch.parallel.backend import LeadingBackend, follow
 from slipstream.engine.torch.parallel.loading import load_part
 from slipstream.engine.torch.parallel.rank_group import RankGroup
@@ -47,7 +47,11 @@ class Ranks:
         with pytest.MonkeyPatch.context() as patch:
             for name, value in (common | _rank(0)).items():
                 patch.setenv(name, value)
-            self.group = RankGroup.join(device="cpu", start_timeout=START_TIMEOUT, step_timeout=step_timeout)
+            try:
+                self.group = RankGroup.join(device="cpu", start_timeout=START_TIMEOUT, step_timeout=step_timeout)
+            except BaseException:
+                self._kill_others()
+                raise
         self._backend: LeadingBackend | None = None
 
     def load(self, directory: Path, dtype: str) -> LeadingBackend:
@@ -66,10 +70,13 @@ class Ranks:
 
     def kill(self) -> None:
         """End the other processes at once, also frozen ones."""
-        for process in self.processes:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
+        self._kill_others()
         self.group.leave()
+
+    def _kill_others(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait()
 
     def _end(self) -> None:
         if self._backend is not None:
@@ -84,7 +91,7 @@ def _rank(rank: int) -> dict[str, str]:
     return {"RANK": str(rank), "LOCAL_RANK": str(rank)}
 
 
-def _load(group: RankGroup, model: str):  # type: ignore[no-untyped-def]
+def _load(group: RankGroup, model: str) -> Backend:
     dtype, _, directory = model.partition(":")
     return load_part(directory, group, dtype=dtype, page_size=PAGE_SIZE, exact=True)
 

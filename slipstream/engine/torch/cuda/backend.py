@@ -69,10 +69,17 @@ class CudaBackend:
     settled_after = SETTLED_AFTER
 
     def __init__(
-        self, model: TransformersModel, *, page_size: int, row_counts: Sequence[int], fused: Fused | None = None
+        self,
+        model: TransformersModel,
+        *,
+        page_size: int,
+        row_counts: Sequence[int],
+        fused: Fused | None = None,
+        may_record: bool = True,
     ) -> None:
         """``row_counts`` that forwards may have, rising; only one if a row's bits must depend on
-        its sequence alone. ``fused``: the numbers of replaced modules."""
+        its sequence alone. ``fused``: the numbers of replaced modules. ``may_record`` is False if
+        forwards must not become CUDA graphs."""
         self.model = model
         # The libraries' versions decide which kernels exist and which one is chosen.
         versions = torch.__version__, torch.version.cuda, triton.__version__
@@ -86,6 +93,7 @@ class CudaBackend:
         if model.device.type == "cuda":
             self.processors = device_processor(str(torch.cuda.get_device_properties(model.device).uuid))
         self._row_counts = row_counts
+        self._may_record = may_record
         self._page_size = page_size
         self._forwards: dict[int, RecordedForward] = {}
         self._most_pages = 0
@@ -175,7 +183,7 @@ class CudaBackend:
         size = next(count for count in self._row_counts if count >= row_count)
         if size not in self._forwards:
             step = Step(size, self._page_size, self._most_pages, self.model.device)
-            self._forwards[size] = RecordedForward(self.model.compute, step)
+            self._forwards[size] = RecordedForward(self.model.compute, step, may_record=self._may_record)
         return self._forwards[size]
 
     def _wait(self) -> None:

@@ -40,10 +40,11 @@ class RecordedForward:
     """Computes one step's logits ``[rows, vocabulary]``, by a recording as soon as there is one.
     One thread at a time may use it."""
 
-    def __init__(self, compute: Callable[[Step], torch.Tensor], step: Step) -> None:
+    def __init__(self, compute: Callable[[Step], torch.Tensor], step: Step, *, may_record: bool = True) -> None:
+        """``may_record`` is False if every forward must go through the modules."""
         self.step = step
         self._compute = compute
-        self._may_record = step.slots.device.type == "cuda"
+        self._may_record = may_record and step.slots.device.type == "cuda"
         self._eager_uses_left = _EAGER_USES
         self._trials = _TRIALS
         self._graph: torch.cuda.CUDAGraph | None = None

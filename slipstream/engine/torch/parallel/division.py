@@ -94,15 +94,16 @@ def _styles_of(model: Any, kind: str) -> dict[str, str]:
     plan, or if it has a style that is not computed here."""
     plan: dict[str, str] = dict(model.tp_plan or {})
     found: dict[str, str] = {}
-    for name, _ in (*model.named_modules(), *model.named_parameters()):
+    for name, _ in model.named_modules():
         style = plan.get(_PLACE.sub(".*", name))
         if style is not None and style != _REPLICATED:
             found[name] = style
-    if COLUMNS not in found.values():
+    head = model.get_output_embeddings()
+    outside = (head, model.get_input_embeddings())  # every plan has these two
+    if all(any(model.get_submodule(name) is each for each in outside) for name in found):
         raise UnsupportedModelError(
             f"{kind} has no plan of tensor parallelism in transformers, so it needs --tensor-parallel-size 1"
         )
-    head = model.get_output_embeddings()
     for name, style in found.items():
         is_head = style == HEAD and model.get_submodule(name) is head
         if not (is_head or style in (COLUMNS, ROWS, TOKENS)):

@@ -65,10 +65,9 @@ class GatheredHead(nn.Module):
 def connect(model: Any, division: Division, group: RankGroup) -> None:
     """Replace the modules of ``model`` whose results need the other ranks."""
     for name, style in division.styles.items():
-        module = model.get_submodule(name)
         if style == ROWS:
-            model.set_submodule(name, SummedLinear(module, group))
+            model.set_submodule(name, SummedLinear(model.get_submodule(name), group))
         elif style == TOKENS:
-            model.set_submodule(name, DividedEmbedding(module, group))
+            model.set_submodule(name, DividedEmbedding(model.get_submodule(name), group))
         elif style == HEAD:
-            model.set_submodule(name, GatheredHead(module, group, division.vocabulary_size))
+            model.set_submodule(name, GatheredHead(model.get_submodule(name), group, division.vocabulary_size))

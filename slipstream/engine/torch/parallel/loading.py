@@ -15,11 +15,12 @@ from slipstream.engine.model import Backend
 from slipstream.engine.pretrained.fingerprint import Sample, fingerprint_of, sampled_places
 from slipstream.engine.torch.parallel.division import Division, Split
 from slipstream.engine.torch.parallel.layers import connect
+from slipstream.engine.torch.parallel.loaded import Loaded
 from slipstream.engine.torch.parallel.part_loading import read_part
 from slipstream.engine.torch.parallel.rank_group import RankGroup
 from slipstream.engine.torch.plan import BATCH_INVARIANT, TIGHT
 from slipstream.engine.torch.planned_backend import PlannedBackend
-from slipstream.engine.torch.transformers_model import TransformersModel, Whole
+from slipstream.engine.torch.transformers_model import Whole
 from slipstream.sampling.kernel import Floats32
 
 
@@ -32,20 +33,27 @@ def load_part(
     UnsupportedModelError if it cannot be served or divided, or if the ranks differ.
     """
     loaded, division = read_part(name, group, dtype=dtype, trust=trust)
+    generation = read_generation_config(directory_of(name, weights=True, trust=trust))
     samples = _samples(loaded, division, group)
     whole = Whole(division.vocabulary_size, lambda ends: fingerprint_of(loaded, samples, ends))
-    generation = read_generation_config(directory_of(name, weights=True, trust=trust))
     group.agree(
         [("checkpoint or dtype", whole.fingerprint(())), ("page size", page_size), ("generation config", generation)]
     )
-    connect(loaded, division, group)
-    model = TransformersModel(loaded, generation, single_rows=not exact, whole=whole)
-    if group.rank == 0:
-        model.generation.log_warnings(name)
-    part = PlannedBackend(model, page_size=page_size, padding=BATCH_INVARIANT if exact else TIGHT)
+    part_of = planned_part
+    if group.device.type == "cuda":
+        from slipstream.engine.torch.parallel.cuda_part import cuda_part as part_of  # and with it Triton
+    part = part_of(Loaded(name, loaded, generation, division, whole), group, page_size=page_size, exact=exact)
     versions = torch.__version__, transformers.__version__
     group.agree([("version of torch or transformers", versions), ("order of sums", part.mark)])
     return part
+
+
+def planned_part(loaded: Loaded, group: RankGroup, *, page_size: int, exact: bool) -> Backend:
+    """Return the backend of a rank's part on a CPU. UnsupportedModelError if it cannot be
+    served."""
+    connect(loaded.model, loaded.division, group)
+    model = loaded.served(group, single_rows=not exact)
+    return PlannedBackend(model, page_size=page_size, padding=BATCH_INVARIANT if exact else TIGHT)
 
 
 def _samples(model: Any, division: Division, group: RankGroup) -> list[Sample]:

@@ -1,0 +1,45 @@
+"""Four ranks give the same bits, and a rank that is killed or frozen ends the group."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+from slipstream.engine.errors import RankGroupError
+from slipstream.engine.model import Segment
+from tests import tiny_models
+from tests.equal_bits import Recorder, check_equal_bits
+from tests.ranks import Ranks
+
+
+def test_four_ranks_give_the_same_bits_until_one_is_killed(tmp_path: Path) -> None:
+    directory = tiny_models.save(tiny_models.build("llama", num_key_value_heads=4), tmp_path)
+    ranks = Ranks(4)
+    try:
+        backend = ranks.load(directory, "float32")
+        check_equal_bits(Recorder(backend))
+        ranks.processes[1].kill()
+        with pytest.raises(RankGroupError, match=r"rank 0 of 4 cannot go on: .*(closed|reset|error)"):
+            backend.forward([Segment([1], 0, [1], 1)])
+        with pytest.raises(RankGroupError, match="rank 0 of 4 cannot go on"):  # so the service ends
+            backend.erase_pages([1])
+    finally:
+        ranks.kill()
+
+
+def test_a_rank_that_freezes_fails_the_call() -> None:
+    ranks = Ranks(2, step_timeout=2)
+    try:
+        ranks.processes[0].send_signal(signal.SIGSTOP)
+        with (
+            pytest.raises(RankGroupError, match=r"rank 0 of 2 cannot go on: .*[Tt]imed out waiting 2000ms"),
+            ranks.group.in_step(),
+        ):
+            ranks.group.sum(torch.ones(8, 8))
+        with pytest.raises(RankGroupError, match="rank 0 of 2 cannot go on"):
+            ranks.group.in_step().__enter__()
+    finally:
+        ranks.kill()
