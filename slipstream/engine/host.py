@@ -171,7 +171,11 @@ class JobHost(Generic[JobT]):
 
     async def start(self) -> Served:
         """Start the worker, and accept jobs from then on. Raises what the worker's start raises."""
-        served = await asyncio.to_thread(self._worker.start)
+        try:
+            served = await asyncio.to_thread(self._worker.start)
+        except asyncio.CancelledError:
+            self._worker.abandon()
+            raise
         self._sweeper = self._loop.create_task(self._sweep())
         return served
 

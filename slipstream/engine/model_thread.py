@@ -13,7 +13,8 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 
 from slipstream.engine.engine import Append, Appended, Engine
 from slipstream.engine.errors import (
@@ -88,6 +89,11 @@ class ModelThread:
         self._thread.start()
         self._loaded.result()
         return self.engine
+
+    def abandon(self) -> None:
+        """End the wait of `start` in another thread. The model goes on loading: it ends with the
+        process."""
+        self._loaded.cancel()
 
     @property
     def served(self) -> Engine:
@@ -176,9 +182,11 @@ class ModelThread:
                 pads_sequences=backend.pads_sequences,
             )
         except BaseException as error:
-            self._loaded.set_exception(error)
+            with suppress(InvalidStateError):  # no caller waits: the process is about to end
+                self._loaded.set_exception(error)
             return
-        self._loaded.set_result(None)
+        with suppress(InvalidStateError):
+            self._loaded.set_result(None)
         try:
             self._work()
         except BaseException as error:

@@ -88,6 +88,9 @@ class Worker(Protocol):
     def start(self) -> Served:
         """Begin to accept jobs. Raises the reason if it cannot. This blocks."""
 
+    def abandon(self) -> None:
+        """End the wait of `start` in another thread, because the process is about to end."""
+
     def stop(self) -> None:
         """Finish the current step and end. Unfinished jobs are dropped. This blocks."""
 

@@ -7,7 +7,8 @@ import asyncio
 import logging
 import threading
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from functools import partial
 
 import uvloop
@@ -46,6 +47,7 @@ class StockThread:
         self._started: Future[None] = Future()
         self._steps: StockSteps  # set on the thread before `start` returns
         self._stopping = asyncio.Event()
+        self._working: asyncio.Task[None] | None = None
         self._tasks: dict[Job, asyncio.Task[None]] = {}
         self._last: dict[Sequence, asyncio.Task[None]] = {}
         """The task of each sequence's last job, until it ends."""
@@ -60,6 +62,10 @@ class StockThread:
         self._thread.start()
         self._started.result()
         return self.served
+
+    def abandon(self) -> None:
+        self._started.cancel()
+        self._call(lambda: self._working is not None and self._working.cancel())
 
     @property
     def served(self) -> StockServed:
@@ -112,7 +118,8 @@ class StockThread:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
-            self._loop.run_until_complete(self._work())
+            self._working = self._loop.create_task(self._work())
+            self._loop.run_until_complete(self._working)
         finally:
             self._loop.close()
 
@@ -120,9 +127,11 @@ class StockThread:
         try:
             self._steps = await self._connect()
         except BaseException as error:
-            self._started.set_exception(error)
+            with suppress(InvalidStateError):  # no caller waits: the process is about to end
+                self._started.set_exception(error)
             return
-        self._started.set_result(None)
+        with suppress(InvalidStateError):
+            self._started.set_result(None)
         await self._stopping.wait()
         with self._lock:
             self.failure = ModelThreadFailedError("the service ends")

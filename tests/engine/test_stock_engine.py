@@ -345,6 +345,17 @@ async def test_a_server_that_is_not_there_is_named_with_its_flag() -> None:
         await host.start()
 
 
+async def test_a_start_that_waits_for_a_server_can_be_ended() -> None:
+    worker = stock_worker(settings("http://127.0.0.1:9", start=600), TOKENIZER, lambda _: None)
+    host: JobHost[Any] = JobHost(worker, HostLimits())
+    starting = asyncio.ensure_future(host.start())
+    await asyncio.sleep(0.2)
+    starting.cancel()
+    await asyncio.wait([starting])
+    async with asyncio.timeout(30):
+        await asyncio.get_running_loop().shutdown_default_executor()  # the thread that waited is free
+
+
 def test_an_address_that_is_none_is_named_with_its_flag() -> None:
     with pytest.raises(InvalidFieldsError, match="--engine-address must be an http"):
         stock_worker(settings("localhost:8000"), TOKENIZER, lambda _: None)
