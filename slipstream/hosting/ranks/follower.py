@@ -1,0 +1,47 @@
+"""The process of a rank other than 0: it computes its part of each step until rank 0 ends."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+
+from slipstream.errors import SlipstreamError
+from slipstream.hosting.ranks.channel import channel_to_rank_0
+from slipstream.hosting.ranks.place import CHANNEL
+from slipstream.parent import end_with
+
+log = logging.getLogger(__name__)
+
+
+def follow_rank_0(name: str, work: Callable[[], None]) -> None:
+    """Do the work of a rank. Returns when the work has ended; exits with one line if it fails.
+
+    SIGTERM and SIGINT are for rank 0, which drains first: whatever sends them to the whole group
+    must not end this rank in the middle of a step.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if CHANNEL in os.environ:
+        end_with(os.getppid(), signal.SIGKILL)
+
+    def leave(status: int, line: str) -> None:
+        if line:
+            print(f"{name}: {line}", file=sys.stderr, flush=True)
+        os._exit(status)  # a collective that waits for a rank cannot be interrupted
+
+    channel = channel_to_rank_0(os.environ, leave)
+    try:
+        work()
+    except Exception as error:
+        reason = str(error)
+        if not isinstance(error, SlipstreamError):
+            log.critical("this rank failed", exc_info=True)
+            reason = repr(error)
+        if channel is not None:
+            with suppress(OSError):
+                channel.report_failure(reason)
+        sys.exit(f"{name}: {reason}")
