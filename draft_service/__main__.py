@@ -13,6 +13,7 @@ from slipstream.wire.v1 import draft_pb2_grpc
 
 DRAFT = ServiceKind(
     name="draft",
+    module="draft_service",
     settings=DraftSettings,
     service=DraftService,
     add_to_server=draft_pb2_grpc.add_DraftServiceServicer_to_server,

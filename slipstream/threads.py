@@ -25,17 +25,17 @@ def full_pool(count: int, name: str) -> ThreadPoolExecutor:
     return pool
 
 
-def default_threads() -> int:
+def default_threads(process_count: int = 1) -> int:
     """Return how many threads compute a model by default: OMP_NUM_THREADS, or else one for each
-    processor core that this process may use."""
+    processor core that this process may use, shared out to ``process_count`` processes."""
     said = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
     if said.isdecimal() and int(said):
         return int(said)
     try:
         own = os.sched_getaffinity(0)
     except AttributeError:  # no Linux
-        return os.cpu_count() or 1
-    return len({_core_of(processor) for processor in own})
+        return max(1, (os.cpu_count() or 1) // process_count)
+    return max(1, len({_core_of(processor) for processor in own}) // process_count)
 
 
 def _core_of(processor: int) -> str:

@@ -14,6 +14,7 @@ from verifier_service.stock import stock_host
 
 VERIFIER = ServiceKind(
     name="verifier",
+    module="verifier_service",
     settings=VerifierSettings,
     service=VerifierService,
     add_to_server=verifier_pb2_grpc.add_VerifierServiceServicer_to_server,

@@ -50,6 +50,13 @@ def chosen_pair(positional: str | None, given: Given) -> ChosenPair:
     return ChosenPair(target, draft, length or None, target_flag, draft_flag)
 
 
+def rank_count(given: Given) -> str | None:
+    """Return the number of the target's ranks as it was given. ValueError, which names the flags,
+    if two of them differ."""
+    names = ("--tensor-parallel-size", "--target-tensor-parallel-size")
+    return _one({name: given[name.lstrip("-").replace("-", "_")] for name in names}, "")[1] or None
+
+
 def _one(given: Mapping[str, str | None], default: str) -> tuple[str, str]:
     """Return the value that was given, and the name that it has. ValueError if there are two."""
     found = {name: value for name, value in given.items() if value is not None}

@@ -43,6 +43,22 @@ OURS = (
         group=_MODELS,
     ),
     Flag("--device", "torch device of both models: cpu, cuda, cuda:1", "DEVICE", default="cpu", group=_MODELS),
+    Flag(
+        "--tensor-parallel-size",
+        "processes (ranks) that share the target, each with a GPU of its own or its part of the cores; default: 1",
+        "COUNT",
+        group=_MODELS,
+        settings={"verifier": "tensor-parallel-size"},
+        short="-tp",
+    ),
+    Flag("--target-tensor-parallel-size", "the same as --tensor-parallel-size", "COUNT", group=_MODELS),
+    Flag(
+        "--draft-tensor-parallel-size",
+        "ranks that share the draft; default: 1",
+        "COUNT",
+        group=_MODELS,
+        settings={"draft": "tensor-parallel-size"},
+    ),
     Flag("--dtype", "auto (bfloat16), bfloat16, float32 or float", "TYPE", default="auto", group=_MODELS),
     Flag(
         "--served-model-name",
@@ -132,6 +148,13 @@ OURS = (
         "MIB",
         group=_ROOM,
         settings=_both("kv-memory-mib"),
+    ),
+    Flag(
+        "--gpu-memory-utilization",
+        "share of the GPU to use: the target's KV cache gets what is left of it after loading, in place of --kv-memory-mib",
+        "FRACTION",
+        group=_ROOM,
+        settings={"verifier": "gpu-memory-utilization"},
     ),
     Flag(
         "--max-num-seqs",

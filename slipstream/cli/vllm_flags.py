@@ -12,7 +12,6 @@ def _accepted(name: str, says: str, takes: str = "") -> Flag:
 
 ACCEPTED = (
     _accepted("--max-model-len", "a session has the model's own context; --kv-memory-mib limits the memory", "COUNT"),
-    _accepted("--gpu-memory-utilization", "--kv-memory-mib sets the memory of the KV cache", "FRACTION"),
     _accepted("--enable-prefix-caching", "sessions always share the KV of equal prefixes"),
     _accepted(
         "--no-enable-prefix-caching", "sessions always share the KV of equal prefixes, and no text changes by it"
@@ -28,7 +27,7 @@ ACCEPTED = (
     ),
     _accepted("--cuda-graph-sizes", "the engine chooses what it captures; no text changes by it", "COUNT"),
     _accepted("--max-seq-len-to-capture", "the engine chooses what it captures; no text changes by it", "COUNT"),
-    _accepted("--disable-custom-all-reduce", "one device computes a model"),
+    _accepted("--disable-custom-all-reduce", "ranks always sum in the order of their numbers"),
     _accepted("--enable-prompt-tokens-details", "usage always has them"),
     _accepted("--enable-request-id-headers", "every answer has the header x-request-id"),
     _accepted("--enable-ssl-refresh", "the files of a certificate are always read again when they change"),
@@ -68,8 +67,13 @@ REFUSED = (
         harmless=("none", "gguf"),
         short="-q",
     ),
-    _refused("--tensor-parallel-size", "one device computes a model", "COUNT", harmless=("1",), short="-tp"),
-    _refused("--pipeline-parallel-size", "one device computes a model", "COUNT", harmless=("1",), short="-pp"),
+    _refused(
+        "--pipeline-parallel-size",
+        "layers are not shared out: --tensor-parallel-size shares out each layer",
+        "COUNT",
+        harmless=("1",),
+        short="-pp",
+    ),
     _refused("--data-parallel-size", f"one verifier runs here: {_OTHER_NODES}", "COUNT", harmless=("1",), short="-dp"),
     _refused("--distributed-executor-backend", f"one verifier runs here: {_OTHER_NODES}", "NAME"),
     _refused("--cpu-offload-gb", "all weights stay on the model's device", "GIB", harmless=("0",)),
@@ -120,7 +124,9 @@ REFUSED = (
     _refused("--structured-outputs-config", "llguidance compiles all structures", "JSON"),
     _refused("--tool-parser-plugin", "--tool-call-parser names the formats that are read", "FILE"),
     _refused("--kv-transfer-config", "KV stays on its verifier: another one computes it again", "JSON"),
-    _refused("--enable-expert-parallel", "one device computes a model", ""),
+    _refused(
+        "--enable-expert-parallel", "experts are not shared out: --tensor-parallel-size shares out each layer", ""
+    ),
     _refused("--enable-sleep-mode", "a service serves until it is stopped", ""),
     _refused("--hf-token", "every user of this machine sees a command's arguments: put it into HF_TOKEN", "TOKEN"),
     _refused("--enable-lora", "adapters are not served: merge them into the weights", ""),

@@ -14,6 +14,8 @@ from slipstream.engine.arithmetic import SCHEME, ArithmeticBackend, ArithmeticSe
 from slipstream.engine.checkpoint import refuse_without_torch
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.model import Backend
+from slipstream.hosting.ranks.local_ranks import LocalRanks
+from slipstream.hosting.ranks.sharding import leading_backend
 from slipstream.hosting.settings import ModelServiceSettings
 from slipstream.hosting.tokenizer_files import is_gguf
 from slipstream.sampling.choose import warm as warm_choosing
@@ -32,13 +34,16 @@ _LLAMACPP = ("llama_cpp", "xllamacpp")
 """Packages that hold llama.cpp."""
 
 
-def backend_of(settings: ModelServiceSettings, name: str, *, exact: bool) -> Backend:
+def backend_of(settings: ModelServiceSettings, name: str, *, exact: bool, ranks: LocalRanks | None = None) -> Backend:
     """Return the backend of a model: a paper model, a .gguf file, a directory or a hub id.
 
-    With ``exact`` a row's bits depend on its sequence alone. UnsupportedModelError.
+    With ``exact`` a row's bits depend on its sequence alone. Where several ``ranks`` share the
+    model, this process is rank 0. UnsupportedModelError.
     """
     if _LARGEST_PAGE % settings.page_size and not is_gguf(name):
         raise UnsupportedModelError(f"page_size must divide {_LARGEST_PAGE}, but is {settings.page_size}")
+    if ranks is not None and ranks.place.size > 1:
+        return leading_backend(settings, name, exact=exact, ranks=ranks)
     if name.startswith(SCHEME):
         return ArithmeticBackend(ArithmeticSettings.parse(name), page_size=settings.page_size, single_rows=not exact)
     if is_gguf(name):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -23,9 +24,14 @@ from slipstream.garbage import freeze_live_objects, resume_collection
 from slipstream.given_settings import read_settings
 from slipstream.hosting.backends import backend_of
 from slipstream.hosting.item_service import ItemService
+from slipstream.hosting.kv_room import kv_memory_mib
 from slipstream.hosting.loading_gate import RefusesWhileLoading
 from slipstream.hosting.metrics import readings
 from slipstream.hosting.model_service import ModelService
+from slipstream.hosting.ranks.follower import follow_rank_0
+from slipstream.hosting.ranks.local_ranks import LocalRanks
+from slipstream.hosting.ranks.place import PlaceError, place_of
+from slipstream.hosting.ranks.sharding import follow, refuse_unshared
 from slipstream.hosting.service_telemetry import ServiceTelemetry
 from slipstream.hosting.settings import STOCK_ENGINES, ModelServiceSettings
 from slipstream.hosting.tokenizer_files import (
@@ -35,6 +41,7 @@ from slipstream.hosting.tokenizer_files import (
     refuse_tokens_without_rows,
 )
 from slipstream.hosting.tokenizer_json import TOKENIZER_FILE
+from slipstream.interpreter import module_command
 from slipstream.rpc.server import Server
 from slipstream.sampling.choose import warm as warm_choosing
 from slipstream.sampling.structure_compiler import StructureCompiler
@@ -61,6 +68,8 @@ class ServiceKind:
 
     name: str
     """Name in logs, metrics and traces."""
+    module: str
+    """Module that starts another rank of the service."""
     settings: type[ModelServiceSettings]
     service: Callable[..., ItemService[Any, Any, Any]]
     add_to_server: Callable[[Any, grpc.aio.Server], None]
@@ -80,16 +89,34 @@ class ServiceKind:
 def run_model_service(kind: ServiceKind) -> None:
     """Serve a model until signalled. Exits with one readable line if the service cannot start."""
     settings = read_settings(kind.settings, kind.name)
-    configure_logging(kind.name, settings.log_level, settings.log_format)
-    logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
-        with exporting_spans(kind.name):
-            run_in_loop(_serve(kind, settings))
+        place = place_of(settings.tensor_parallel_size, os.environ)
+    except PlaceError as error:
+        sys.exit(f"{kind.name}: {error}")
+    configure_logging(kind.name, settings.log_level, settings.log_format, place.rank if place.size > 1 else None)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    if place.rank:
+        follow_rank_0(
+            f"{kind.name} rank {place.rank}", lambda: follow(settings, _model_of(kind, settings), kind.exact, place)
+        )
+        return
+    command = module_command(kind.module, *sys.argv[1:])
+    try:
+        refuse_unshared(settings, _model_of(kind, settings))
+        with (
+            LocalRanks(kind.name, place, command, settings.rank_patience_seconds) as ranks,
+            exporting_spans(kind.name),
+        ):
+            run_in_loop(_serve(kind, settings, ranks))
     except SlipstreamError as error:
         sys.exit(f"{kind.name}: {error}")
 
 
-async def _serve(kind: ServiceKind, settings: ModelServiceSettings) -> None:
+def _model_of(kind: ServiceKind, settings: ModelServiceSettings) -> str:
+    return str(embedded_directory(kind.embedded_model)) if settings.model == "embedded" else settings.model
+
+
+async def _serve(kind: ServiceKind, settings: ModelServiceSettings, ranks: LocalRanks) -> None:
     served: list[tuple[JobHost[Any], ModelService]] = []  # empty while the model is being loaded
     loop = asyncio.get_running_loop()
 
@@ -97,12 +124,13 @@ async def _serve(kind: ServiceKind, settings: ModelServiceSettings) -> None:
         return readings(kind.name, *served[0], loop) if served else ()
 
     with Exposition(kind.name, settings.metrics_address, source):
-        await _host(kind, settings, served.append)
+        await _host(kind, settings, ranks, served.append)
 
 
 async def _host(
     kind: ServiceKind,
     settings: ModelServiceSettings,
+    ranks: LocalRanks,
     on_serving: Callable[[tuple[JobHost[Any], ModelService]], None],
 ) -> None:
     server = Server(
@@ -111,7 +139,7 @@ async def _host(
         drain_seconds=settings.drain_seconds,
         listening=settings.listening(),
     )
-    name = str(embedded_directory(kind.embedded_model)) if settings.model == "embedded" else settings.model
+    name = _model_of(kind, settings)
     trust = settings.trust()
     tokenizer = await asyncio.to_thread(load_tokenizer_files, name, trust)  # first: a bad tokenizer is refused at once
     gate = RefusesWhileLoading()
@@ -121,7 +149,7 @@ async def _host(
 
     def load() -> Engine:  # runs on the model thread, as all computation does
         resume_collection()  # a model may have reference cycles as large as itself
-        engine = _load(settings, name, kind.exact)
+        engine = _load(settings, name, kind.exact, ranks)
         log.info(WARMING)
         warm_choosing()
         refuse_tokens_without_rows(tokenizer, engine.model.vocabulary_size, name)
@@ -149,6 +177,7 @@ async def _host(
     gate.loaded = True
     on_serving((host, model_service))
     freeze_live_objects()
+    ranks.enforce()
     await server.set_serving(True)
     log.info("serving %s on port %d", shown_name, port)
     await server.run_until_signalled()
@@ -185,9 +214,10 @@ def _add_services(kind: ServiceKind, server: Server, host: JobHost[Any], model_s
     kind.add_to_server(service, server.later)
 
 
-def _load(settings: ModelServiceSettings, name: str, exact: bool) -> Engine:
+def _load(settings: ModelServiceSettings, name: str, exact: bool, ranks: LocalRanks) -> Engine:
     started = time.monotonic()
-    engine = Engine(backend_of(settings, name, exact=exact), kv_memory_mib=settings.kv_memory_mib)
+    backend = backend_of(settings, name, exact=exact, ranks=ranks)
+    engine = Engine(backend, kv_memory_mib=kv_memory_mib(settings))
     log.info(
         "loaded %s in %.1f s; %.0f MiB of KV in %d pages of %d tokens",
         engine.model.architecture,

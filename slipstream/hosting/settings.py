@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from slipstream.agreed import MAX_DRAFT_LENGTH
@@ -69,16 +69,35 @@ class ModelServiceSettings(StructureSettings, ListenSettings):
         "auto takes compiled where it can. vllm and sglang, for a verifier only, are servers at --engine-address: --model then "
         "names the model whose tokenizer and config are read here",
     )
+    tensor_parallel_size: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="processes (ranks) that share the model, each on a GPU of its own or on its part of the cores. This one "
+        "starts the others, unless torchrun has set RANK and WORLD_SIZE. A text is promised for a given number",
+    )
+    rank_patience_seconds: float = Field(
+        10.0,
+        ge=1,
+        description="seconds after which a rank that does not answer is frozen, and the group ends. Loading does not count",
+    )
     threads: int = Field(
         0,
         ge=0,
-        description="threads that compute and choose tokens. 0: one for each core, or OMP_NUM_THREADS. Lower it where "
-        "draft and verifier share the processors",
+        description="threads that compute and choose tokens, of each rank. 0: one for each core, shared out to the ranks of "
+        "this machine, or OMP_NUM_THREADS. Lower it where draft and verifier share the processors",
     )
     kv_memory_mib: float = Field(
         512,
         gt=0,
-        description="MiB of memory for the KV cache, reserved at start. Raise it for more or longer sessions",
+        description="MiB of memory for the KV cache of each rank, reserved at start. Raise it for more or longer sessions",
+    )
+    gpu_memory_utilization: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="share of a CUDA device's memory to use, in place of --kv-memory-mib: the KV cache gets what is left of "
+        "it after loading. Other processes on the device count too. The cpu ignores it",
     )
     page_size: int = Field(
         16,
@@ -118,6 +137,12 @@ class ModelServiceSettings(StructureSettings, ListenSettings):
         "text", description="format of log lines: text for people, json (one object a line) for programs"
     )
     metrics_address: str = Field("", description="host:port that serves /metrics to Prometheus. Empty: no metrics")
+
+    @model_validator(mode="after")
+    def _one_size_of_kv(self) -> Self:
+        if self.gpu_memory_utilization is not None and "kv_memory_mib" in self.model_fields_set:
+            raise ValueError("gpu-memory-utilization and --kv-memory-mib both size the KV cache: give one of them")
+        return self
 
     def listening(self) -> Listening:
         """Return how the server has to listen. FileError, PlaintextError."""

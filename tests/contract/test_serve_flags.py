@@ -15,7 +15,7 @@ from gateway.settings import GatewaySettings
 from orchestrator.processes.settings import OrchestratorSettings
 from slipstream.cli import flags
 from slipstream.cli.__main__ import app
-from slipstream.cli.chosen_pair import ChosenPair, chosen_pair
+from slipstream.cli.chosen_pair import ChosenPair, chosen_pair, rank_count
 from slipstream.cli.flags import Fate, Flag
 from slipstream.cli.listen_addresses import metrics_addresses
 from slipstream.cli.local import free_address
@@ -96,9 +96,24 @@ def test_a_flag_that_nothing_knows_is_refused() -> None:
 
 
 def test_a_flag_may_have_underscores_as_in_vllm() -> None:
-    ended = CliRunner().invoke(app, ["serve", "--tensor_parallel_size", "2"])
-    assert "--tensor-parallel-size 2: one device computes a model" in ended.stderr
-    assert "--tensor-parallel-size 2: " in CliRunner().invoke(app, ["serve", "-tp", "2"]).stderr
+    ended = CliRunner().invoke(app, ["serve", "--pipeline_parallel_size", "2"])
+    assert "--pipeline-parallel-size 2: layers are not shared out" in ended.stderr
+    assert "--pipeline-parallel-size 2: " in CliRunner().invoke(app, ["serve", "-pp", "2"]).stderr
+
+
+def test_the_ranks_of_a_target_have_two_names() -> None:
+    assert rank_count(given()) is None
+    assert rank_count(given(tensor_parallel_size="2")) == "2"
+    assert rank_count(given(tensor_parallel_size="2", target_tensor_parallel_size="2")) == "2"
+    ended = CliRunner().invoke(app, ["up", "-tp", "4", "--target-tensor-parallel-size", "2"])
+    assert "--tensor-parallel-size and --target-tensor-parallel-size differ: give one of them" in ended.stderr
+
+
+def test_a_share_of_a_gpu_is_remarked_on_where_there_is_none() -> None:
+    said = ["serve", "/nowhere", "--gpu-memory-utilization", "0.9"]
+    remark = "--gpu-memory-utilization 0.9 has no effect: on the cpu --kv-memory-mib sets"
+    assert remark in CliRunner().invoke(app, said).stderr
+    assert remark not in CliRunner().invoke(app, [*said, "--device", "cuda"]).stderr
 
 
 def test_a_services_words_are_told_with_our_flags() -> None:

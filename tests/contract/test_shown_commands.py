@@ -43,8 +43,10 @@ def flags(words: list[str]) -> list[str]:
 
 
 def check_python(words: list[str]) -> None:
-    """A service with settings that it has."""
+    """A service with settings that it has, started by itself or by torchrun."""
     assert words[1:3] == ["-P", "-m"], "without -P Python imports files of the current folder"
+    if words[3] == "torch.distributed.run":
+        words = [*words[:2], *words[words.index("-m", 3) :]]
     known = {f"--{name.replace('_', '-')}" for name in SERVICES[words[3]].model_fields}
     assert set(flags(words[4:])) <= known
 

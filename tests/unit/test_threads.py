@@ -28,3 +28,12 @@ def test_a_processor_of_unknown_core_counts_by_itself(tmp_path: Path, monkeypatc
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {4, 5, 6}, raising=False)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert threads.default_threads() == 3
+
+
+def test_ranks_of_one_machine_share_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.setattr(threads, "_core_of", str)
+    assert [threads.default_threads(count) for count in (1, 2, 3, 16)] == [8, 4, 2, 1]
+    monkeypatch.setenv("OMP_NUM_THREADS", "6")
+    assert threads.default_threads(2) == 6

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from slipstream.cli.chosen_pair import ChosenPair, chosen_pair
+from slipstream.cli.chosen_pair import ChosenPair, chosen_pair, rank_count
 from slipstream.cli.ending import fail, progress, refusals
 from slipstream.cli.flags import Given, flags_of, in_flags_words, refusal, remarks, takes
 from slipstream.cli.gateway_process import GATEWAY, GatewayProcess
@@ -50,15 +50,16 @@ def serve(
     """
     if why := refusal(FLAGS, given):
         fail(why)
-    for remark in remarks(FLAGS, given):
+    for remark in [*remarks(FLAGS, given), *_remarks_on_cpu(given)]:
         progress.print(remark, style="dim", markup=False, highlight=False, soft_wrap=True)
     try:
         pair = chosen_pair(positional, given)
+        ranks = rank_count(given)
     except ValueError as error:
         fail(str(error))
     if given["dtype"] not in _DTYPES:
         fail(f"--dtype {given['dtype']}: give one of {', '.join(_DTYPES)}")
-    _serve(pair, {**given, "num_speculative_tokens": pair.draft_length})
+    _serve(pair, {**given, "num_speculative_tokens": pair.draft_length, "tensor_parallel_size": ranks})
 
 
 def _serve(pair: ChosenPair, given: Given) -> None:
@@ -101,6 +102,15 @@ def _serve(pair: ChosenPair, given: Given) -> None:
             time.sleep(_LOOK_SECONDS)
         ended = next(s for s in local.services.values() if s.process.poll() is not None)
         fail(in_flags_words(ended.last_words(), FLAGS))
+
+
+def _remarks_on_cpu(given: Given) -> list[str]:
+    share = given["gpu_memory_utilization"]
+    if share is None or given["device"] != "cpu":
+        return []
+    return [
+        f"--gpu-memory-utilization {share} has no effect: on the cpu --kv-memory-mib sets the memory of the KV cache"
+    ]
 
 
 def _host_port(host: str, port: str) -> str:
