@@ -36,6 +36,7 @@ RULE = DEPLOY / "kubernetes" / "components" / "monitoring" / "prometheus-rule.ya
 OTHER_SCHEMAS = {
     "GRPCRoute": "the Gateway API's",
     "HTTPRoute": "the Gateway API's",
+    "LeaderWorkerSet": "the project's of that name, whose schema no pip package has",
     "PodMonitor": "the Prometheus operator's, whose schema no pip package has",
     "PrometheusRule": "likewise; its rules are those of deploy/prometheus, which promtool checks",
 }
@@ -183,7 +184,7 @@ def unknown_verifiers(documents: Iterable[Any]) -> list[Fault]:
             addresses = max(addresses, len(listed.split(",")) if listed else 0)
         elif document["kind"] == "HorizontalPodAutoscaler":
             most = max(most, document["spec"]["maxReplicas"])
-        elif document["kind"] == "StatefulSet" and document["metadata"]["name"] == "verifier":
+        elif document["kind"] in ("StatefulSet", "LeaderWorkerSet") and document["metadata"]["name"] == "verifier":
             most = max(most, document["spec"].get("replicas", 1))
     return [f"up to {most} verifiers, and {addresses} addresses for them"] if most > addresses else []
 
@@ -226,15 +227,40 @@ def workloads(documents: Iterable[Any]) -> Iterator[tuple[Any, dict[str, str]]]:
     ConfigMaps and itself."""
     documents = list(documents)
     maps = {document["metadata"]["name"]: document["data"] for document in documents if document["kind"] == "ConfigMap"}
+    for pod in (pod for document in documents for pod in pods_of(document)):
+        environment: dict[str, str] = {}
+        for container in pod["containers"]:
+            for source in container.get("envFrom", ()):
+                environment |= maps.get(source["configMapRef"]["name"], {})
+            environment |= {entry["name"]: entry.get("value", "") for entry in container.get("env", ())}
+        yield pod, environment
+
+
+def pods_of(document: Any) -> Iterator[Any]:
+    """Return the pod templates of a manifest. A LeaderWorkerSet has two."""
+    spec = document.get("spec", {})
+    group = spec.get("leaderWorkerTemplate", {})
+    for template in (spec.get("template"), group.get("leaderTemplate"), group.get("workerTemplate")):
+        if template is not None and "spec" in template:
+            yield template["spec"]
+
+
+def wrong_rank_counts(documents: Iterable[Any]) -> list[Fault]:
+    """Return the verifiers whose ranks are not as many as their pods have GPUs."""
+    documents = list(documents)
+    maps = [document for document in documents if document["kind"] == "ConfigMap"]
+    faults = []
     for document in documents:
-        pod = document.get("spec", {}).get("template", {}).get("spec")
-        if pod is not None:
-            environment: dict[str, str] = {}
-            for container in pod["containers"]:
-                for source in container.get("envFrom", ()):
-                    environment |= maps.get(source["configMapRef"]["name"], {})
-                environment |= {entry["name"]: entry.get("value", "") for entry in container.get("env", ())}
-            yield pod, environment
+        size = document.get("spec", {}).get("leaderWorkerTemplate", {}).get("size", 1)
+        for pod, environment in workloads([*maps, document]):
+            gpus = sum(
+                int(container.get("resources", {}).get("limits", {}).get("nvidia.com/gpu", 0))
+                for container in pod["containers"]
+            )
+            ranks = int(environment.get("SLIPSTREAM_VERIFIER_TENSOR_PARALLEL_SIZE", 1))
+            if gpus and ranks != gpus * size and "SLIPSTREAM_VERIFIER_MODEL" in environment:
+                faults.append(f"{ranks} ranks of a verifier, on {size} x {gpus} GPUs")
+    return faults
 
 
 def unknown_jobs(alerts: str, config: Setting) -> list[Fault]:
@@ -359,6 +385,7 @@ def check_rendered(overlay: Path, rendered: Path, known: Setting) -> Iterator[Re
     ]
     yield result(overlay, "stop times", stops)
     yield result(overlay, "verifiers", unknown_verifiers(documents))
+    yield result(overlay, "ranks", wrong_rank_counts(documents))
     yield result(overlay, "names", early_names(pod for pod, _ in pods))
     yield result(overlay, "sessions", unshared_sessions(documents))
     if overlay.name == "tls":  # the others speak plaintext, by which clients show no token

@@ -93,6 +93,21 @@ def test_verifiers_that_the_orchestrator_does_not_know_are_found() -> None:
     ]
 
 
+def test_ranks_that_are_not_as_many_as_the_gpus_are_found() -> None:
+    def pod(ranks: int) -> dict[str, Any]:
+        said = {"MODEL": "/models/target", "TENSOR_PARALLEL_SIZE": str(ranks)}
+        env = [{"name": f"SLIPSTREAM_VERIFIER_{name}", "value": value} for name, value in said.items()]
+        return {"spec": {"containers": [{"env": env, "resources": {"limits": {"nvidia.com/gpu": "4"}}}]}}
+
+    def faults(spec: dict[str, Any]) -> list[str]:
+        return deploy.wrong_rank_counts([{"kind": "any", "spec": spec}])
+
+    assert faults({"template": pod(4)}) == []
+    assert faults({"template": pod(1)}) == ["1 ranks of a verifier, on 1 x 4 GPUs"]
+    both = {"leaderTemplate": pod(8), "workerTemplate": pod(4)}
+    assert faults({"leaderWorkerTemplate": {"size": 2, **both}}) == ["4 ranks of a verifier, on 2 x 4 GPUs"]
+
+
 def test_a_variable_that_names_a_later_one_is_found() -> None:
     own, other = {"name": "OWN", "value": "here"}, {"name": "OTHER", "value": "at $(OWN)"}
     assert deploy.early_names([{"containers": [{"env": [own, other]}, {}]}]) == []
