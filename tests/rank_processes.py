@@ -22,7 +22,7 @@ SIZE = 3
 def main(patience: float, does: str) -> None:
     """Be the rank that the environment says."""
     place = place_of(SIZE, os.environ)
-    print(f"rank {place.rank} is {os.getpid()}", flush=True)
+    _say(f"rank {place.rank} is {os.getpid()}")
     if place.rank:
         follow_rank_0(f"verifier rank {place.rank}", lambda: _work(does if place.rank == 1 else "wait"))
         return
@@ -33,7 +33,12 @@ def main(patience: float, does: str) -> None:
         while not asked:
             time.sleep(0.02)
         time.sleep(0.3)  # it drains, and the others must not have ended
-        print("drained", flush=True)
+        _say("drained")
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")  # in one piece, for all ranks write to one pipe
+    sys.stdout.flush()
 
 
 def _work(does: str) -> None:
@@ -41,7 +46,7 @@ def _work(does: str) -> None:
         raise SlipstreamError("the model is of a kind that ranks cannot share")
     if does == "fail":
         raise RuntimeError("no memory")
-    print("works", flush=True)
+    _say("works")
     time.sleep(600)
 
 

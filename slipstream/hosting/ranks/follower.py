@@ -20,8 +20,8 @@ log = logging.getLogger(__name__)
 def follow_rank_0(name: str, work: Callable[[], None]) -> None:
     """Do the work of a rank. Returns when the work has ended; exits with one line if it fails.
 
-    SIGTERM and SIGINT are for rank 0, which drains first: whatever sends them to the whole group
-    must not end this rank in the middle of a step.
+    SIGTERM and SIGINT are for rank 0, which drains first. systemd sends them to all processes, and
+    they must not end this rank in the middle of a step.
     """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -30,7 +30,7 @@ def follow_rank_0(name: str, work: Callable[[], None]) -> None:
 
     def leave(status: int, line: str) -> None:
         if line:
-            print(f"{name}: {line}", file=sys.stderr, flush=True)
+            sys.stderr.write(f"{name}: {line}\n")
         os._exit(status)  # a collective that waits for a rank cannot be interrupted
 
     channel = channel_to_rank_0(os.environ, leave)

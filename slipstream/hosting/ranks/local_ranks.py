@@ -90,7 +90,7 @@ class LocalRanks:
     def _on_lost(self, line: str) -> None:
         """End this process at once: a collective that waits for a lost rank cannot be
         interrupted."""
-        print(f"{self._name}: {line}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"{self._name}: {line}\n")  # in one piece, for the ranks write there too
         for rank in self._ranks:
             rank.process.kill()
         for rank in self._ranks:

@@ -46,9 +46,9 @@ class Place:
 def place_of(size: int, environment: Mapping[str, str]) -> Place:
     """Return the place of this process in a group of ``size`` ranks.
 
-    torchrun, and whatever else starts every rank, says it by RANK and WORLD_SIZE. Without them this
-    process is rank 0, and starts the others on this machine. PlaceError if a variable is missing or
-    wrong.
+    A launcher that starts every rank, such as torchrun, says it by RANK and WORLD_SIZE. Without
+    them this process is rank 0, and starts the others on this machine. PlaceError if a variable is
+    missing or wrong.
     """
     if size == 1:
         return Place()

@@ -46,7 +46,7 @@ class WatchedRank:
     is_asked: bool = False
     silent_ticks: int = 0
     reason: str = field(default="")
-    """Why it ends, in its own words."""
+    """Reason of its end, in its own words."""
 
     def ask(self) -> None:
         """Ask it, unless it has not answered yet."""
