@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -29,6 +29,7 @@ class FakeSGLang(FakeVllm):
     def __init__(self) -> None:
         super().__init__()
         self.version = "0.5.13"
+        self.logprobs_after: Callable[[Sequence[int]], NDArray[np.float32]] = logprobs_after
         self.deterministic = True
         self.has_old_names = True
         """Whether it has /get_model_info, which newer ones call /model_info."""
@@ -140,7 +141,7 @@ def _answer(fake: FakeSGLang, body: dict[str, Any], count: int) -> dict[str, Any
     for place in range(start + 1, len(tokens)):
         _tell(fake, body, meta, "input", tokens[:place], tokens[place])
     for _ in range(count):
-        best = int(logprobs_after(tokens).argmax())
+        best = int(fake.logprobs_after(tokens).argmax())
         _tell(fake, body, meta, "output", tokens, best)
         tokens.append(best)
     if not (fake.takes_ids and body.get("token_ids_logprob")):
@@ -151,7 +152,7 @@ def _answer(fake: FakeSGLang, body: dict[str, Any], count: int) -> dict[str, Any
 def _tell(
     fake: FakeSGLang, body: dict[str, Any], meta: dict[str, Any], side: str, tokens: Sequence[int], token: int
 ) -> None:
-    row = logprobs_after(tokens)
+    row = fake.logprobs_after(tokens)
     meta[f"{side}_token_logprobs"].append(_entries(row, [token])[0])
     meta[f"{side}_top_logprobs"].append(_entries(row, likeliest_of(row, body["top_logprobs_num"])))
     meta[f"{side}_token_ids_logprobs"].append(_entries(row, body.get("token_ids_logprob") or []))
