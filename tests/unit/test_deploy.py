@@ -149,6 +149,25 @@ def test_every_form_of_deployment_can_ask_who_calls() -> None:
     assert f"\n{deploy.ACCESS}=/etc/slipstream/tls/" in (deploy.DEPLOY / "systemd" / "orchestrator.env").read_text()
 
 
+def test_the_verifier_asks_the_vllm_server_that_stands_beside_it() -> None:
+    overlay = deploy.OVERLAYS / "vllm"
+    objects = list(yaml.safe_load_all((overlay / "vllm.yaml").read_text()))
+    (service,) = (each for each in objects if each["kind"] == "Service")
+    address = f"http://{service['metadata']['name']}:{service['spec']['ports'][0]['port']}"
+    settings = yaml.safe_load((overlay / "kustomization.yaml").read_text())["configMapGenerator"][0]["literals"]
+    assert f"SLIPSTREAM_VERIFIER_ENGINE_ADDRESS={address}" in settings
+    asked, asks = yaml.safe_load_all((overlay / "network-policies.yaml").read_text())
+    assert asked["spec"]["podSelector"]["matchLabels"] == service["spec"]["selector"]
+    assert asks["spec"]["egress"][0]["to"] == [{"podSelector": asked["spec"]["podSelector"]}]
+    ((pod, _),) = deploy.workloads(objects)
+    (container,) = pod["containers"]
+    ranks = next(arg for arg in container["args"] if arg.startswith("--tensor-parallel-size="))
+    assert ranks.rpartition("=")[2] == container["resources"]["limits"]["nvidia.com/gpu"]
+    composed = yaml.safe_load((deploy.DEPLOY / "compose.vllm.yaml").read_text())["services"]
+    assert composed["verifier"]["environment"]["SLIPSTREAM_VERIFIER_ENGINE_ADDRESS"] == "http://vllm:8000"
+    assert composed["vllm"]["networks"] == ["back"]  # which no port of the host leads to
+
+
 def test_bad_health_takes_an_orchestrator_out_of_service_and_does_not_restart_it() -> None:
     base = deploy.DEPLOY / "kubernetes" / "base" / "orchestrator.yaml"
     ((pod, _),) = deploy.workloads(list(yaml.safe_load_all(base.read_text())))
