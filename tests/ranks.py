@@ -54,11 +54,12 @@ class Ranks:
                 raise
         self._backend: LeadingBackend | None = None
 
-    def load(self, directory: Path, dtype: str) -> LeadingBackend:
-        """Load a model on all ranks, in place of the last one."""
+    def load(self, directory: Path, dtype: str, *, exact: bool = True) -> LeadingBackend:
+        """Load a model on all ranks, in place of the last one: a target, or a draft."""
         self._end()
-        self._say(f"{dtype}:{directory}")
-        self._backend = LeadingBackend(_load(self.group, f"{dtype}:{directory}"), self.group)
+        model = f"{dtype}:{'target' if exact else 'draft'}:{directory}"
+        self._say(model)
+        self._backend = LeadingBackend(_load(self.group, model), self.group)
         return self._backend
 
     def close(self) -> list[int]:
@@ -92,8 +93,8 @@ def _rank(rank: int) -> dict[str, str]:
 
 
 def _load(group: RankGroup, model: str) -> Backend:
-    dtype, _, directory = model.partition(":")
-    return load_part(directory, group, dtype=dtype, page_size=PAGE_SIZE, exact=True)
+    dtype, role, directory = model.split(":", 2)
+    return load_part(directory, group, dtype=dtype, page_size=PAGE_SIZE, exact=role == "target")
 
 
 def main() -> None:

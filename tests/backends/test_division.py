@@ -51,7 +51,12 @@ def test_the_parts_of_all_ranks_are_the_whole_model(tmp_path: Path) -> None:
         ("llama", {}, 4, "4 query heads and 2 key and value heads, which 4 ranks cannot divide: .* must divide 2"),
         ("llama", {"intermediate_size": 129}, 2, "mlp.gate_proj has 129 features, .*size 2 does not divide 129"),
         ("opt", {}, 2, "OPTForCausalLM has no plan of tensor parallelism in transformers"),
-        ("phi3", {}, 2, "Phi3ForCausalLM needs .*-size 1: .* divides model.layers.0.self_attn.o_proj as 'rowwise_split_input'"),
+        (
+            "phi3",
+            {},
+            2,
+            "Phi3ForCausalLM needs .*-size 1: .* divides model.layers.0.self_attn.o_proj as 'rowwise_split_input'",
+        ),
         ("mixtral", {}, 2, "MixtralForCausalLM needs .*-size 1: .* divides .*experts.* as 'moe_tp_experts'"),
     ],
 )

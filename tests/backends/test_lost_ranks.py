@@ -22,9 +22,9 @@ def test_four_ranks_give_the_same_bits_until_one_is_killed(tmp_path: Path) -> No
         backend = ranks.load(directory, "float32")
         check_equal_bits(Recorder(backend))
         ranks.processes[1].kill()
-        with pytest.raises(RankGroupError, match=r"rank 0 of 4 cannot go on: .*(closed|reset|error)"):
+        with pytest.raises(RankGroupError, match=r"^another rank of 4 is gone or does not answer: \w[^.]* \[127"):
             backend.forward([Segment([1], 0, [1], 1)])
-        with pytest.raises(RankGroupError, match="rank 0 of 4 cannot go on"):  # so the service ends
+        with pytest.raises(RankGroupError, match=r"^rank 0 of 4 cannot go on: another rank"):  # so the service ends
             backend.erase_pages([1])
     finally:
         ranks.kill()
@@ -35,11 +35,13 @@ def test_a_rank_that_freezes_fails_the_call() -> None:
     try:
         ranks.processes[0].send_signal(signal.SIGSTOP)
         with (
-            pytest.raises(RankGroupError, match=r"rank 0 of 2 cannot go on: .*[Tt]imed out waiting 2000ms"),
+            pytest.raises(
+                RankGroupError, match=r"^another rank of 2 is gone or does not answer: Timed out waiting 2000ms"
+            ),
             ranks.group.in_step(),
         ):
             ranks.group.sum(torch.ones(8, 8))
-        with pytest.raises(RankGroupError, match="rank 0 of 2 cannot go on"):
+        with pytest.raises(RankGroupError, match=r"^rank 0 of 2 cannot go on: another rank"):
             ranks.group.in_step().__enter__()
     finally:
         ranks.kill()

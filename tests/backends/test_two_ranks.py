@@ -85,3 +85,10 @@ def test_two_ranks_serve_the_embedded_target(two_ranks: Ranks) -> None:
     recorder = Recorder(two_ranks.load(directory, "float32"))
     check_equal_bits(recorder)
     check_texts(recorder, one_rank(directory))
+
+
+def test_two_ranks_serve_a_draft(two_ranks: Ranks, tmp_path: Path) -> None:
+    directory = tiny_models.save(tiny_models.build("llama"), tmp_path)
+    backend = two_ranks.load(directory, "float32", exact=False)
+    assert backend.single_rows
+    check_texts(Recorder(backend), one_rank(directory))

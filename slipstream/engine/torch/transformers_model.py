@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from slipstream.engine.checkpoint import NO_TRUST, Trust, directory_of
-from slipstream.engine.errors import STOCK_ENGINES, UnsupportedModelError
+from slipstream.engine.errors import RankGroupError, UnsupportedModelError
 from slipstream.engine.generation_config import parse_generation_config, read_generation_config
 from slipstream.engine.pretrained import rotary
 from slipstream.engine.pretrained.fingerprint import experts_of, weights_fingerprint
@@ -177,7 +177,7 @@ def _probe_layers(model: Any) -> list[LayerShape]:
     try:
         with torch.inference_mode():
             model(input_ids=ids, position_ids=rows.unsqueeze(0), use_cache=False, logits_to_keep=rows, plan=probe)
-    except UnsupportedModelError:
+    except (RankGroupError, UnsupportedModelError):
         raise
     except TypeError as error:
         raise UnsupportedModelError(f"{name} cannot be served here: {error}; {STOCK_ENGINES}") from error

@@ -26,7 +26,7 @@ _FIRST = 256
 
 
 class Kind(IntEnum):
-    """What a call asks for."""
+    """Kinds of calls."""
 
     END = 0
     RESERVE = 1

@@ -1,4 +1,4 @@
-"""Which parameters of a model each rank holds, by transformers' plan of tensor parallelism.
+"""The parameters of a model that each rank holds, by transformers' plan of tensor parallelism.
 
 A plan names modules and their styles. `colwise` divides a linear layer's outputs, and so the heads
 of attention; `rowwise` divides the inputs of the layer after it, whose outputs are then parts of a

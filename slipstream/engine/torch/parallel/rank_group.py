@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -14,8 +15,8 @@ import torch.distributed as dist
 from slipstream.engine.errors import RankGroupError, UnsupportedModelError
 
 _ENVIRONMENT = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT")
-_IDLE = timedelta(days=30)
-"""A rank may wait this long for a call of an idle service."""
+_IDLE = timedelta(days=3650)
+"""A rank may wait this long for a call: a service may be idle."""
 
 
 class RankGroup:
@@ -77,15 +78,14 @@ class RankGroup:
 
     def send(self, numbers: torch.Tensor) -> None:
         """Send int64 numbers of rank 0, in host memory. The others `receive` them."""
-        dist.broadcast(numbers, 0, group=self._calling)
+        with self._told_of_loss():
+            dist.broadcast(numbers, 0, group=self._calling)
 
     def receive(self, count: int) -> torch.Tensor:
         """Return ``count`` int64 numbers of rank 0, in host memory, as soon as they come."""
         numbers = torch.empty(count, dtype=torch.int64)
-        try:
+        with self._told_of_loss("rank 0"):
             dist.broadcast(numbers, 0, group=self._calling)
-        except RuntimeError as error:
-            raise RankGroupError(f"rank 0 of {self.size} is gone: {_line(error)}") from error
         return numbers
 
     def sum(self, part: torch.Tensor) -> torch.Tensor:
@@ -106,12 +106,10 @@ class RankGroup:
         """Return the parts ``[rows, width]`` of all ranks beside one another, ``[rows, ranks *
         width]``. Only rank 0 gets them. On the others all is zero."""
         rows, width = part.shape
-        if self.rank:
-            dist.gather(part.contiguous(), None, 0, group=self._stepping)
-            return part.new_zeros(rows, self.size * width)
-        parts = part.new_empty(self.size, rows, width)
-        dist.gather(part.contiguous(), list(parts.unbind()), 0, group=self._stepping)
-        return parts.transpose(0, 1).reshape(rows, -1)
+        parts = None if self.rank else part.new_empty(self.size, rows, width)
+        with self._told_of_loss():
+            dist.gather(part.contiguous(), parts if parts is None else list(parts.unbind()), 0, group=self._stepping)
+        return part.new_zeros(rows, self.size * width) if parts is None else parts.transpose(0, 1).reshape(rows, -1)
 
     def minimum(self, number: int) -> int:
         """Return the smallest of the ranks' numbers."""
@@ -139,8 +137,17 @@ class RankGroup:
     def _gather(self, part: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
         """Return the parts ``[rank, ...]`` of all ranks."""
         parts = part.new_empty(self.size * part.shape[0], *part.shape[1:])
-        dist.all_gather_single(parts, part.contiguous(), group=group)
+        with self._told_of_loss():
+            dist.all_gather_single(parts, part.contiguous(), group=group)
         return parts.view(self.size, *part.shape)
+
+    @contextmanager
+    def _told_of_loss(self, rank: str = "another rank") -> Iterator[None]:
+        """Raise RankGroupError for an error of torch.distributed inside."""
+        try:
+            yield
+        except RuntimeError as error:
+            raise RankGroupError(f"{rank} of {self.size} is gone or does not answer: {_line(error)}") from error
 
 
 def _own_device(device: str) -> torch.device:
@@ -155,4 +162,5 @@ def _own_device(device: str) -> torch.device:
 
 
 def _line(error: Exception) -> str:
-    return " ".join(str(error).split())
+    """Return an error in one line, without gloo's place in its source and its advice."""
+    return re.sub(r"^\[\S+\.cc:\d+\] ", "", " ".join(str(error).split())).split(". This is ")[0]
