@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from slipstream.engine.checkpoint import NO_TRUST, Trust, directory_of
-from slipstream.engine.errors import RankGroupError, UnsupportedModelError
+from slipstream.engine.errors import STOCK_ENGINES, RankGroupError, UnsupportedModelError
 from slipstream.engine.generation_config import parse_generation_config, read_generation_config
 from slipstream.engine.pretrained import rotary
 from slipstream.engine.pretrained.fingerprint import experts_of, weights_fingerprint
