@@ -25,6 +25,7 @@ MODEL = str(embedded_directory("target"))
 """The directory whose tokenizer and config the server's model has."""
 VOCABULARY_SIZE = 4096
 MOST_IDS = 128
+CONTEXT = 2048
 
 
 def logprobs_after(tokens: Sequence[int]) -> NDArray[np.float32]:
@@ -64,6 +65,7 @@ class FakeVllm:
     def __init__(self) -> None:
         self.most_logprobs = VOCABULARY_SIZE
         self.takes_ids = True
+        self.caches = True
         self.tokenizer = Tokenizer.from_file(f"{MODEL}/tokenizer.json")
         self.version = "0.32.0"
         self.root = MODEL
@@ -146,8 +148,13 @@ def handler_of(fake: FakeVllm) -> type[Any]:
                 super().finish()
 
         def do_GET(self) -> None:
-            model = {"id": "served", "root": fake.root, "max_model_len": 2048}
+            model = {"id": "served", "root": fake.root, "max_model_len": CONTEXT}
             answers: dict[str, object] = {"/version": {"version": fake.version}, "/v1/models": {"data": [model]}}
+            if self.path == "/metrics":
+                self._send(
+                    f'vllm:cache_config_info{{enable_prefix_caching="{fake.caches}"}} 1\n'.encode(), "text/plain"
+                )
+                return
             self._json(answers[self.path])
 
         def do_POST(self) -> None:
@@ -217,6 +224,8 @@ def _refusal(fake: FakeVllm, body: dict[str, Any]) -> str | None:
         return f"Requested sample logprobs of {asked}, which is greater than max allowed: {fake.most_logprobs}"
     if len(body.get("logprob_token_ids", ())) > MOST_IDS:
         return f"Requested logprob_token_ids of length {len(body['logprob_token_ids'])}"
+    if max(map(len, body["prompt"])) + body["max_tokens"] > CONTEXT:
+        return f"This model's maximum context length is {CONTEXT} tokens"
     if body["model"] != "served":
         return "no such model"
     assert (body["temperature"], body["top_p"], body["repetition_penalty"], body["ignore_eos"]) == (0, 1, 1, True)

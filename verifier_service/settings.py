@@ -25,7 +25,7 @@ class VerifierSettings(ModelServiceSettings):
         1800, ge=0, description="seconds to wait at start for a stock engine that still loads its model"
     )
     engine_timeout_seconds: float = Field(
-        60, gt=0, description="seconds that a stock engine may take for an answer, or for the next token of one"
+        120, gt=0, description="seconds that a stock engine may take for an answer, or for the next token of one"
     )
     engine_patience_seconds: float = Field(
         10,

@@ -53,6 +53,13 @@ class EngineHttp:
             async with asyncio.timeout(self._timeout), AsyncExitStack() as stack:
                 return await (await self._answer(stack, path, body)).json()
 
+    async def text(self, path: str) -> str:
+        """Return a whole answer as text. EngineLostError or EngineRefusedError."""
+        with self._errors():
+            async with asyncio.timeout(self._timeout), AsyncExitStack() as stack:
+                response = await self._answer(stack, path, None)
+                return b"".join([part async for part in response.parts()]).decode(errors="replace")
+
     async def events(self, path: str, body: object) -> AsyncGenerator[str]:
         """Yield the data of each server-sent event, up to "[DONE]". Each event has the whole
         timeout. EngineLostError or EngineRefusedError."""

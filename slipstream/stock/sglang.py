@@ -158,7 +158,7 @@ class SGLang:
 
     async def _context_length(self, server: Mapping[str, Any]) -> int:
         if isinstance(length := server.get("max_req_input_len"), int):
-            return length
+            return length - 1  # it takes prompts of fewer tokens
         if not isinstance(length := server.get("context_length"), int):
             models = (await self._http.json("/v1/models")).get("data", [])
             length = next((each.get("max_model_len") for each in models), None)

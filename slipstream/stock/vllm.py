@@ -32,6 +32,9 @@ _MOST_IDS = 128
 _LEAST_LOGPROB = -9999.0
 """vLLM writes minus infinity as this number."""
 
+_NO_PREFIXES = 'enable_prefix_caching="False"'
+"""A label of vLLM's metric of its cache."""
+
 _MARK = "token_id:"
 _ALLOWED = re.compile(r"max allowed: (\d+)")
 _COMPLETIONS = "/v1/completions"
@@ -62,12 +65,16 @@ class Vllm:
         most, takes_ids = await self._limits()
         if not takes_ids:
             lacks.append("logprob_token_ids")
+        if not await self._reads_prefixes():
+            lacks.append(
+                "a prefix cache (it reads the whole prompt for each row: leave --no-enable-prefix-caching out)"
+            )
         if most < self._vocabulary_size:
             lacks.append(f"--max-logprobs -1 (it lists {most})")
         return StockFacts(
             f"vLLM {version}",
             self._served,
-            found["max_model_len"],
+            found["max_model_len"] - 1,  # of which a prompt may have all but one
             most,
             _MOST_IDS if takes_ids else 0,
             ids_come_apart=True,
@@ -152,6 +159,13 @@ class Vllm:
     def _scored(self, row: Mapping[str, Any], token: int) -> PartialRow:
         listed = [(int(name), _finite(value["logprob"])) for name, value in row.items()]
         return PartialRow.of(self._vocabulary_size, listed, [(token, dict(listed)[token])])
+
+    async def _reads_prefixes(self) -> bool:
+        """Return whether the server has its prefix cache on, as far as its metrics tell."""
+        try:
+            return _NO_PREFIXES not in await self._http.text("/metrics")
+        except EngineRefusedError:
+            return True
 
     async def _limits(self) -> tuple[int, bool]:
         """Return how many likeliest tokens a row can have, and whether ids can be asked for."""

@@ -146,6 +146,32 @@ async def test_a_newer_round_overtakes_a_run(engine: type[FakeVllm]) -> None:
         assert new.tokens == text_after(prompt, 10, GREEDY)
 
 
+@BOTH
+async def test_a_run_fills_the_whole_context(engine: type[FakeVllm]) -> None:
+    async with bench(engine()) as it:
+        length = it.host.served.context_length
+        prompt = prompt_of(12, length - 8)
+        right = text_after(prompt, 9, GREEDY)
+        ear = it.start("a", prompt, length + 1, length - 3, hinting=HintTerms(fixed_count=4))
+        await ear.until_told(5)
+        it.hint("a", length - 3, right[5:])
+        it.host.grant("a", 1, length + 1)
+        assert await ear.end() is RunEnd.UNTIL
+        assert ear.tokens == right
+
+
+async def test_what_the_server_lacks_is_said_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    fake = limited(20, takes_ids=False)
+    fake.caches = False
+    async with bench(fake):
+        said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [line.partition(" (")[0] for line in said] == [
+        "vLLM 0.32.0 lacks logprob_token_ids",
+        "vLLM 0.32.0 lacks a prefix cache",
+        "vLLM 0.32.0 lacks --max-logprobs -1",
+    ]
+
+
 async def test_a_run_ends_at_an_end_token() -> None:
     async with bench() as it:
         prompt = prompt_of(6)
