@@ -166,13 +166,21 @@ class Peers:
 
     def _log_shared_processors(self, address: str, draft: ModelInfo) -> None:
         for verifier in self.verifiers.peers:
-            if verifier.info is not None and draft.processors.are_short_beside(verifier.info.processors):
-                log.info(
-                    "the draft at %s and the verifier at %s share processors that are too few for both: trials show whether "
-                    "the draft pays there. Give both fewer threads (--threads) or separate processors",
-                    address,
-                    verifier.address,
+            if verifier.info is None or not draft.processors.are_short_beside(verifier.info.processors):
+                continue
+            if draft.costs_as_much_as(verifier.info):
+                what = (
+                    "a step of the draft takes as long as one of the target, so it helps turns of a fixed length alone"
                 )
+            else:
+                what = "trials show whether the draft pays there"
+            log.info(
+                "the draft at %s and the verifier at %s share processors that are too few for both: %s. "
+                "Give both fewer threads (--threads) or separate processors",
+                address,
+                verifier.address,
+                what,
+            )
 
     async def _follow_names(self, tasks: asyncio.TaskGroup) -> None:
         """Add peers at new addresses of the names, and give up peers whose addresses are gone."""

@@ -61,6 +61,8 @@ class DraftProposer(Proposer):
         """Trials of adaptive turns on processors that draft and target share."""
         self._is_shared = False
         """True if the draft computes on the target's processors."""
+        self._cannot_pay = False
+        """True if its hints cannot pay there, however right they are."""
         self._has_part = False
         """True once the run has brought a part."""
         self._is_tried = False
@@ -88,7 +90,7 @@ class DraftProposer(Proposer):
     @property
     def rests(self) -> bool:
         """True while the draft makes no hints because they do not pay."""
-        return self._paying.is_off or (self._trials is not None and not self._trials.pays)
+        return self._cannot_pay or self._paying.is_off or (self._trials is not None and not self._trials.pays)
 
     def prepare(self, terms: RoundTerms, verifier: ModelInfo) -> float | None:
         """Find the session's draft."""
@@ -106,11 +108,15 @@ class DraftProposer(Proposer):
 
     def _meet(self, side: DraftSide, terms: RoundTerms, verifier: ModelInfo) -> None:
         """See whether a draft shares the verifier's processors, and must be tried there: one whose
-        work is nothing beside a step of the target costs nothing."""
+        work is nothing beside a step of the target costs nothing, and one that costs as much as the
+        target cannot pay."""
         info = side.info
         self._is_shared = info is not None and info.processors.are_short_beside(verifier.processors)
         is_adaptive = terms.speculation.draft_length is None
-        is_tried = self._is_shared and is_adaptive and not (info and info.is_negligible_beside(verifier))
+        self._cannot_pay = bool(self._is_shared and is_adaptive and info and info.costs_as_much_as(verifier))
+        is_tried = (
+            self._is_shared and is_adaptive and not (self._cannot_pay or (info and info.is_negligible_beside(verifier)))
+        )
         self._trials = side.shared.trials_of(terms.rule.temperature, self._grade.value) if is_tried else None
 
     def begin(self, tokens: Sequence[int], until_length: int, terms: RoundTerms, sink: HintSink) -> None:
@@ -198,7 +204,9 @@ class DraftProposer(Proposer):
     @property
     def _may_guess(self) -> bool:
         """True unless a trial shows how the target does without hints, or they do not pay."""
-        return not self._paying.is_off and (self._trials is None or self._trials.is_on)
+        if self._cannot_pay or self._paying.is_off:
+            return False
+        return self._trials is None or self._trials.is_on
 
     def _start(self) -> None:
         """State the whole position, if the draft may be asked."""

@@ -425,3 +425,33 @@ def test_no_step_waits_for_a_draft_that_sends_nothing(session: Session) -> None:
     session.proposer.stop()
     session.draft.reachable = False
     assert session.begin(fixed, verifier=shared) is None
+
+
+@pytest.mark.parametrize(("draft_step", "may_pay"), [(0.02, False), (0.0181, False), (0.017, True)])
+def test_a_draft_that_costs_as_much_as_its_target_on_shared_processors_rests(
+    session: Session, draft_step: float, may_pay: bool
+) -> None:
+    """It could not pay if it were always right. A turn of a fixed length asks for it all the
+    same."""
+    verifier = replace(MODEL, processors=SHARED, step_times=((1, 0.02), (8, 0.03)))
+    session.draft.info = replace(MODEL, processors=SHARED, step_times=((1, draft_step),))
+    assert session.begin(verifier=verifier) == (0.05 if may_pay else None)
+    assert bool(session.told("start")) is may_pay and session.proposer.rests is not may_pay
+    session.commit(4, 5)
+    session.proposer.stop()
+    session.begin(RoundTerms(SamplingRule(), SpeculationSettings(4)), verifier=verifier)
+    assert session.told("start")[-1].least_length == 4
+
+
+def test_a_draft_of_one_thread_leaves_its_target_the_other_processors(session: Session) -> None:
+    verifier = replace(MODEL, processors=SHARED, step_times=((1, 0.02), (8, 0.03)))
+    one = Processors("machine", frozenset({0, 1}), 1)
+    session.draft.info = replace(MODEL, processors=one, step_times=((1, 0.03),))
+    assert session.begin(verifier=verifier) == 0.05
+
+
+def test_a_draft_on_processors_of_its_own_may_be_as_slow_as_its_target(session: Session) -> None:
+    verifier = replace(MODEL, processors=SHARED, step_times=((1, 0.02), (8, 0.03)))
+    session.draft.info = replace(MODEL, processors=Processors("other", frozenset({0}), 1), step_times=((1, 0.03),))
+    session.begin(verifier=verifier)
+    assert session.told("start") and not session.proposer.rests
