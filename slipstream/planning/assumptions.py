@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from slipstream.hub.pairs import known_pairs
 from slipstream.planning.devices import Device
+from slipstream.planning.models import hub_id
 from slipstream.planning.plan import Plan
+from slipstream.planning.speed import simulated_sessions
 from slipstream.simulation.scenario import Scenario
 
 
@@ -25,9 +28,28 @@ def assumptions_of(plan: Plan) -> list[str]:
         "window.",
         f"Acceptance is the same at every token. Where the draft's first choice is wrong, its second is right in "
         f"{usual.second_share:.0%}. Temperature does not matter here.",
+        *_grouped(question.session_count),
+        *_published(plan),
         "A round trip is that from the draft to the target. A draft on the target's device has none, takes turns with "
         "it, and works only while trials show that it pays.",
         *(f"{group.device.says}: {_figures(group.device)}; {group.device.source}" for group in question.groups),
+    ]
+
+
+def _grouped(session_count: int) -> list[str]:
+    simulated = simulated_sessions(session_count)
+    if simulated == session_count:
+        return []
+    return [f"{simulated} sessions are simulated. Each stands for {session_count / simulated:.1f}, which guess alike."]
+
+
+def _published(plan: Plan) -> list[str]:
+    """Return what others have measured of this pair."""
+    names = tuple(hub_id(model.shape.name) for model in (plan.question.pair.target, plan.question.pair.draft))
+    return [
+        f"For this pair an acceptance of {pair.acceptance:g} was published: {pair.conditions}; {pair.source}"
+        for pair in known_pairs()
+        if (pair.target, pair.draft) == names and pair.acceptance is not None
     ]
 
 

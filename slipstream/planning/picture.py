@@ -16,6 +16,7 @@ def draw(plan: Plan, path: Path) -> None:
 
     matplotlib.use("Agg")
     matplotlib.rcParams["svg.hashsalt"] = "slipstream"  # the same plan makes the same file
+    matplotlib.rcParams["svg.fonttype"] = "none"  # text stays text
     from matplotlib import pyplot
 
     figure, panels = pyplot.subplots(

@@ -89,10 +89,13 @@ class Site:
         return max(memory, processor) + self._collective_seconds(row_count)
 
     def profile(
-        self, session_count: int, context: int, assumed: Assumptions, host_seconds: float
+        self, session_count: int, context: int, assumed: Assumptions, host_seconds: float, each: float = 1.0
     ) -> tuple[tuple[int, float], ...]:
-        """Return row counts and the seconds of whole steps."""
-        return tuple((rows, self.step_seconds(rows, session_count, context, assumed) + host_seconds) for rows in ROWS)
+        """Return row counts and the seconds of whole steps. Each row stands for ``each`` rows."""
+        return tuple(
+            (rows, self.step_seconds(round(rows * each), session_count, context, assumed) + host_seconds)
+            for rows in ROWS
+        )
 
     def is_compute_bound(self, row_count: int, session_count: int, context: int, assumed: Assumptions) -> bool:
         """Return whether a step of so many rows waits for the processor and not for the memory."""

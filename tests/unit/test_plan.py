@@ -12,13 +12,14 @@ from typer.testing import CliRunner
 
 from slipstream.cli.__main__ import app
 from slipstream.planning.advice import summary_of, warnings_of, what_fits
+from slipstream.planning.assumptions import assumptions_of
 from slipstream.planning.devices import CpuFigures, groups_of, known_devices
 from slipstream.planning.errors import PlanError
 from slipstream.planning.formats import FORMATS, format_of
 from slipstream.planning.models import hub_id, known_models, model_shape
 from slipstream.planning.placing import Pair, Placement, fastest, placements, rank_counts
 from slipstream.planning.plan import Chosen, Plan, Question, make_plan
-from slipstream.planning.speed import Speed
+from slipstream.planning.speed import Speed, simulated_sessions, speeds
 from slipstream.planning.steps import Assumptions, PlannedModel, Site
 
 NO_CPU = CpuFigures()
@@ -275,6 +276,18 @@ def warned(plan: Plan, text: str) -> bool:
     return any(text in line for line in warnings_of(plan))
 
 
+def test_many_sessions_are_simulated_as_fewer_that_stand_for_them() -> None:
+    assert [simulated_sessions(count) for count in (1, 32, 33, 64, 100, 512)] == [1, 32, 17, 32, 25, 32]
+    asked = question("llama-3.1-70b", "llama-3.2-1b", "5xh200", sessions=64, context=256)
+    assert any("32 sessions are simulated. Each stands for 2.0" in line for line in assumptions_of(supposed(asked)))
+    found = fastest(asked.pair, placements(asked.pair, asked.groups), 64, is_shared=False)
+    assert found is not None
+    (speed,) = speeds(asked.pair, found, 64, [0.8], [0.0005], lambda: None)
+    step = found.target.step_seconds(64, 64, 256, asked.pair.assumed) + asked.pair.assumed.host_seconds
+    assert speed.plain == pytest.approx(64 / step, rel=0.03)
+    assert speed.gain > 1.5
+
+
 def test_a_pair_that_cannot_be_one_is_named() -> None:
     asked = question("llama-3.1-8b", "qwen3-8b", "h100")
     plan = Plan(asked, placements(asked.pair, asked.groups))
@@ -310,6 +323,13 @@ def test_what_would_fit_is_said_where_nothing_does() -> None:
 def test_numbers_that_cannot_be_planned_with_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(PlanError, match=message):
         question("llama-3.1-8b", "llama-3.2-1b", "h100", **changes)
+
+
+def test_a_published_acceptance_is_shown_with_its_conditions() -> None:
+    lines = assumptions_of(supposed(question("llama-3-70b", "llama-3-8b", "4xh100")))
+    assert any("an acceptance of 0.59 was published: mean of four prompts, greedy" in line for line in lines)
+    lines = assumptions_of(supposed(question("llama-3-70b", "llama-3.2-1b", "4xh100")))
+    assert not any("published" in line for line in lines)
 
 
 def test_each_format_says_what_it_is() -> None:
