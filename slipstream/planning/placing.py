@@ -15,7 +15,7 @@ PAGE = 16
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What is to be placed."""
+    """A target and a draft that are to be placed."""
 
     target: PlannedModel
     draft: PlannedModel

@@ -15,7 +15,7 @@ MOST_SESSIONS = 512
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked for."""
+    """A pair, devices and a load to plan for."""
 
     pair: Pair
     groups: Sequence[Group]

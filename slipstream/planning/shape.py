@@ -48,7 +48,7 @@ class ModelShape:
     family: str
     """transformers' model type, or a GGUF file's architecture."""
     source: str
-    """Where the numbers come from."""
+    """Origin of the numbers: a file, or the shapes in the package."""
     weights: Weights
     layers: Sequence[KvLayers]
     kv_head_count: int
