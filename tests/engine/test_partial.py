@@ -159,7 +159,7 @@ def test_ids_that_may_win_are_asked_for_and_decide() -> None:
         found = server.decide(row, Wanted(20))
         assert isinstance(found, Choice)
         assert found.token == choose(server.logprobs[np.newaxis], [row])[0].token
-        assert len(server.requests) <= 2, "the second answer settles it"
+        assert len(server.requests) <= 3, "of 128,256 tokens hundreds may win after the first answer"
 
 
 def test_a_token_that_a_server_adds_to_its_list_bounds_no_other() -> None:

@@ -13,7 +13,7 @@ from slipstream.sampling.rule import SamplingRule
 from tests.partial_server import AnsweringRow
 from tests.statistical.chi_square import FALSE_ALARM, p_value
 
-SIZE, DRAWS = 300, 4_000
+SIZE, DRAWS = 300, 2_000
 
 
 @pytest.mark.parametrize(("limit", "takes_ids"), [(5, True), (None, False)])

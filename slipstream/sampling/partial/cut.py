@@ -50,6 +50,42 @@ class Cut(NamedTuple):
 NO_CUT = Cut(_NONE, _NONE)
 
 
+class Others(NamedTuple):
+    """The most that tokens may have that are not listed: ``bulk`` of them have the row's bound,
+    and others, which the rule changes, ``changed`` float32. Tokens at -inf are left out."""
+
+    bound: np.float32
+    bulk: int
+    changed: Floats32
+
+    @classmethod
+    def of_bound(cls, known: PartialRow) -> Others:
+        """Return the others of a row that its rule does not change."""
+        return cls(known.bound, known.vocabulary_size - len(known.token_ids), np.empty(0, dtype=np.float32))
+
+    @classmethod
+    def of_values(cls, known: PartialRow, most: Floats32) -> Others:
+        """Return the others of a row, from the ``most`` that each of its tokens may have."""
+        others = most.copy()
+        others[known.token_ids] = -np.inf
+        changed = others[(others > -np.inf) & (others != known.bound)]
+        return cls(known.bound, int((others == known.bound).sum()), changed)
+
+    @property
+    def largest(self) -> float:
+        """Return the most that any of them may have; -inf if there are none."""
+        return max(float(self.bound) if self.bulk else -math.inf, float(self.changed.max(initial=-np.inf)))
+
+    def within(self, least: float, most: float) -> int:
+        """Return how many may have so much at most."""
+        at_bound = self.bulk if least <= self.bound <= most else 0
+        return at_bound + int(((self.changed >= least) & (self.changed <= most)).sum())
+
+    def from_value(self, least: np.float32) -> Others:
+        """Return those that may have at least so much."""
+        return Others(self.bound, self.bulk if self.bound >= least else 0, self.changed[self.changed >= least])
+
+
 class Bounded(NamedTuple):
     """A row after its rule has changed it: the ``most`` and the ``least`` that each token may have,
     float32 ``[vocabulary]``, -inf at least where it is not listed."""
@@ -57,16 +93,11 @@ class Bounded(NamedTuple):
     known: PartialRow
     most: Floats32
     least: Floats32
+    others: Others
 
     def listed(self) -> Floats32:
         """Return what the listed tokens have."""
         values: Floats32 = self.least[self.known.token_ids]
-        return values
-
-    def others(self) -> Floats32:
-        """Return the most that tokens may have that are not listed, listed ones at -inf."""
-        values = self.most.copy()
-        values[self.known.token_ids] = -np.inf
         return values
 
 
@@ -77,6 +108,8 @@ def top_k_cut(row: Bounded, rule: SamplingRule) -> Cut:
         return NO_CUT
     listed = row.listed()
     least = np.partition(listed, -count)[-count] if count <= len(listed) else _NONE
+    if row.others.largest <= least:
+        return Cut(np.float32(least), np.float32(least))
     above = row.most[row.most > least]
     most = np.partition(above, -count)[-count] if count <= len(above) else least
     return Cut(np.float32(least), np.float32(most))
@@ -87,7 +120,8 @@ def min_p_cut(row: Bounded, rule: SamplingRule) -> Cut:
     if rule.min_p == 0:
         return NO_CUT
     distance = rule.temperature * math.log(rule.min_p)
-    return Cut(_at_least(float(row.least.max()) + distance), _at_least(float(row.most.max()) + distance))
+    least = float(row.listed().max(initial=-np.inf))
+    return Cut(_at_least(least + distance), _at_least(max(least, row.others.largest) + distance))
 
 
 def widened(cut: Cut, row: Bounded, *, is_one_there: bool = False) -> Cut:
@@ -98,8 +132,9 @@ def widened(cut: Cut, row: Bounded, *, is_one_there: bool = False) -> Cut:
         return cut
     near = np.float32(rounding(float(min(cut.least, cut.most)), 1.0))
     wide = Cut(cut.least - near, cut.most + near)
-    count = int(((row.most >= wide.least) & (row.most <= wide.most)).sum())
-    return wide if count > is_one_there else cut
+    listed = row.listed()
+    count = int(((listed >= wide.least) & (listed <= wide.most)).sum())
+    return wide if count + row.others.within(float(wide.least), float(wide.most)) > is_one_there else cut
 
 
 def top_p_cut(row: Bounded, rule: SamplingRule, top_k: Cut) -> Cut:
@@ -152,10 +187,8 @@ def others_mass(row: Bounded, sharpness: float, largest: float, top_k: Cut) -> M
     """Return bounds of ``sum of exp((value - largest) * sharpness)`` over the tokens that are not
     listed and that ``top_k`` leaves."""
     known, bound = row.known, float(row.known.bound)
-    others = row.others()
-    others[others < top_k.least] = -np.inf
-    unchanged = int((others == known.bound).sum())  # a listed one is at -inf
-    changed = others[(others > -np.inf) & (others != known.bound)].astype(np.float64)
+    others = row.others.from_value(top_k.least)
+    unchanged, changed = others.bulk, others.changed.astype(np.float64)
     rest = 1 - float(np.exp(known.logprobs.astype(np.float64)).sum())
     elsewhere = (known.vocabulary_size - len(known.token_ids) - unchanged) * math.exp(bound)
     most = max(rest, 0.0) + _MASS_ROUNDING

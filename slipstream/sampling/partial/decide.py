@@ -37,14 +37,14 @@ from slipstream.sampling.coupled import choose_coupled
 from slipstream.sampling.faults import fault_of
 from slipstream.sampling.kernel import Floats32
 from slipstream.sampling.outcome import TokenLogprobs
-from slipstream.sampling.partial.cut import NO_CUT, Bounded, Cut, min_p_cut, top_k_cut, top_p_cut, widened
+from slipstream.sampling.partial.cut import NO_CUT, Bounded, Cut, Others, min_p_cut, top_k_cut, top_p_cut, widened
 from slipstream.sampling.partial.known import PartialRow, Wanted
 from slipstream.sampling.partial.race import best, winner
 from slipstream.sampling.partial.refused import refused_fields
 from slipstream.sampling.processing import processed
 from slipstream.sampling.row import VOID, Choice, Row
 
-MOST_WANTED_IDS = 1024
+MOST_WANTED_IDS = 256
 """Ids that one request asks for at most."""
 _LEAST_GROWTH, _MOST_GROWTH = 2, 16
 
@@ -72,8 +72,8 @@ def decide(known: PartialRow, row: Row) -> Choice | Wanted:
     cut = top_k.and_also(min_p).and_also(top_p)
     if cut == NO_CUT:
         return _decided(bounds, row, cut)
-    largest = bounds.others().max(initial=-np.inf)
-    if largest < top_k.least or largest == -np.inf:  # the others count for nothing
+    others = bounds.others
+    if others.largest < top_k.least or others.largest == -np.inf:  # they count for nothing
         outcome: Choice | Wanted = choose_coupled(BlockedLogits(bounds.least[np.newaxis]), [row.rule], [row.position])[
             0
         ]
@@ -98,9 +98,10 @@ def logprobs_from(known: PartialRow, token: int, top_count: int) -> TokenLogprob
 def bounded(known: PartialRow, row: Row) -> Bounded:
     """Return the most and the least that each token may have after a row's rule has changed it."""
     filled = np.stack([known.filled(float(known.bound)), known.filled(-np.inf)])
-    if row.is_processed:
-        filled = processed(BlockedLogits(filled), [row, row]).floats()
-    return Bounded(known, filled[0], filled[1])
+    if not row.is_processed:
+        return Bounded(known, filled[0], filled[1], Others.of_bound(known))
+    most, least = processed(BlockedLogits(filled), [row, row]).floats()
+    return Bounded(known, most, least, Others.of_values(known, most))
 
 
 def _decided(bounds: Bounded, row: Row, cut: Cut) -> Choice | Wanted:
