@@ -156,7 +156,9 @@ def _by_torch(settings: ModelServiceSettings, name: str, exact: bool) -> Backend
     model = TransformersModel.load(
         name, device=settings.device, dtype=settings.dtype, single_rows=not exact, trust=settings.trust()
     )
-    return PlannedBackend(model, page_size=settings.page_size, padding=BATCH_INVARIANT if exact else TIGHT)
+    padding = BATCH_INVARIANT if exact else TIGHT
+    on_trial = exact and model.has_foreign_experts
+    return PlannedBackend(model, page_size=settings.page_size, padding=padding, on_trial=on_trial)
 
 
 def _by_cuda(settings: ModelServiceSettings, name: str, exact: bool) -> Backend:

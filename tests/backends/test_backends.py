@@ -22,11 +22,11 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_models.save(tiny_models.build("llama", head_dim=32), tmp_path_factory.mktemp("llama"))
 
 
-def backend_for(model: Path, **settings: Any) -> Backend:
+def backend_for(model: Path, *, exact: bool = True, **settings: Any) -> Backend:
     read = ModelServiceSettings.model_construct(
         **{"model": str(model), "device": "cpu", "dtype": "float32", "engine": "auto", "page_size": 16, **settings}
     )
-    return backend_of(read, str(model), exact=True)
+    return backend_of(read, str(model), exact=exact)
 
 
 def test_compiled_code_is_taken_where_it_can_be(llama: Path) -> None:
@@ -59,3 +59,12 @@ def test_torch_computes_what_compiled_code_does_not_unless_that_was_insisted_on(
     assert f"torch computes {model}: " in caplog.text and reason in caplog.text
     with pytest.raises(UnsupportedModelError, match=f"cannot be computed by --engine compiled: .*{reason}"):
         backend_for(model, engine="compiled", **settings)
+
+
+def test_experts_outside_transformers_interface_are_on_trial_at_load(tmp_path: Path) -> None:
+    """JetMoE gives each expert the rows that chose it, and no more."""
+    sizes = {"kv_channels": 32, "num_local_experts": 4, "num_experts_per_tok": 2, "hidden_size": 256}
+    model = tiny_models.save(tiny_models.build("jetmoe", **tiny_models.SHAPE | sizes), tmp_path)
+    with pytest.raises(UnsupportedModelError, match=r"JetMoeForCausalLM in float32 on cpu: a row's numbers depend on"):
+        backend_for(model, threads=1).reserve(4)
+    assert backend_for(model, threads=1, exact=False).reserve(4).page_count  # a draft only guesses

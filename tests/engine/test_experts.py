@@ -9,7 +9,7 @@ import torch
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 from slipstream.engine.pretrained.fingerprint import experts_of
-from slipstream.engine.torch.experts import NAME, even_rows
+from slipstream.engine.torch.experts import NAME, even_rows, has_foreign_experts
 from tests import tiny_models
 
 
@@ -34,3 +34,8 @@ def test_the_implementation_of_experts_is_known_where_there_are_any() -> None:
     assert (experts_of(mixture), experts_of(dense)) == ("grouped_mm", None)
     mixture.set_experts_implementation(NAME)
     assert experts_of(mixture) == NAME
+
+
+def test_which_experts_are_on_trial() -> None:
+    assert has_foreign_experts(tiny_models.build("llama4_text"))  # and they pass
+    assert not any(has_foreign_experts(tiny_models.build(family)) for family in ("llama", "mixtral"))

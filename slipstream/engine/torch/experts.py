@@ -21,6 +21,13 @@ NAME = "slipstream_even_rows"
 _ROWS = 8
 
 
+def has_foreign_experts(model: torch.nn.Module) -> bool:
+    """Return True if a model has experts that are not behind transformers' interface. Their rows
+    may depend on one another."""
+    experts = [module for module in model.modules() if "expert" in type(module).__name__.lower()]
+    return bool(experts) and not any(hasattr(module, "_is_expert_parallel") for module in experts)
+
+
 def even_rows(
     experts: Any, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
 ) -> torch.Tensor:

@@ -7,12 +7,13 @@ from typing import Protocol
 
 import torch
 
-from slipstream.engine.errors import UnsupportedModelError
+from slipstream.engine.errors import STOCK_ENGINES, UnsupportedModelError
 from slipstream.engine.model import ModelFacts, MultiStepRunner, Reserved, Segment
 from slipstream.engine.pages import PADDING_PAGE, pages_in
 from slipstream.engine.sequence import PageCopy
 from slipstream.engine.torch.host_logits import host_logits
 from slipstream.engine.torch.plan import BATCH_INVARIANT, FIRST_KEYS, KEY_BLOCK, Padding, StepPlan, build_plan
+from slipstream.engine.torch.row_trial import see_rows_alone
 from slipstream.processors import own_processors
 from slipstream.sampling.blocks import Logits
 
@@ -52,8 +53,11 @@ class PlannedBackend:
     pads_sequences = False
     warmed_lengths: tuple[int, ...] = (FIRST_KEYS + 1, FIRST_KEYS + KEY_BLOCK + 1)
 
-    def __init__(self, model: PlanModel, *, page_size: int = 16, padding: Padding = BATCH_INVARIANT) -> None:
-        """Wrap a model. UnsupportedModelError if the page size does not fit."""
+    def __init__(
+        self, model: PlanModel, *, page_size: int = 16, padding: Padding = BATCH_INVARIANT, on_trial: bool = False
+    ) -> None:
+        """Wrap a model. UnsupportedModelError if the page size does not fit. ``on_trial`` sees at
+        load whether its rows depend on one another."""
         if FIRST_KEYS % page_size:
             raise UnsupportedModelError(f"page_size must divide {FIRST_KEYS}, but is {page_size}")
         self.model = model
@@ -64,12 +68,16 @@ class PlannedBackend:
         self.processors = own_processors(torch.get_num_threads() if model.device.type == "cpu" else 0)
         self._page_size = page_size
         self._padding = padding
+        self._on_trial = on_trial
         self._slot_count = 0
 
     def reserve(self, memory_mib: float) -> Reserved:
         page_count = pages_in(memory_mib, self.model.bytes_per_token * self._page_size)
         self._slot_count = (page_count + 1) * self._page_size  # with the padding page
-        return Reserved(page_count, self._page_size, self.model.reserve(page_count, self._page_size))
+        reserved = Reserved(page_count, self._page_size, self.model.reserve(page_count, self._page_size))
+        if self._on_trial:
+            see_rows_alone(self, reserved, f"try --dtype bfloat16, or {STOCK_ENGINES}")
+        return reserved
 
     def copy_pages(self, copies: list[PageCopy]) -> None:
         self.model.copy_pages(copies)

@@ -97,6 +97,7 @@ class TransformersModel:
         self._memory: KvMemory | None = None
         self._kernels = kernels
         self._counts_positions = counts_positions(model)
+        self.has_foreign_experts = experts.has_foreign_experts(model)
         self._run: Callable[[StepPlan], torch.Tensor] = self.compute
         self.settled_after = 1
         if may_capture:

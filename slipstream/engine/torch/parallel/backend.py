@@ -10,7 +10,7 @@ from slipstream.engine.sequence import PageCopy
 from slipstream.engine.torch.parallel import calls
 from slipstream.engine.torch.parallel.calls import Call, Kind
 from slipstream.engine.torch.parallel.rank_group import RankGroup
-from slipstream.engine.torch.parallel.trial import see_rows_alone
+from slipstream.engine.torch.row_trial import see_rows_alone
 from slipstream.sampling.blocks import BlockedLogits, Logits
 
 
@@ -42,7 +42,7 @@ class LeadingBackend:
             calls.send(self._group, Call(Kind.RESERVE, [byte_count]))
             reserved = _reserve(self._part, self._group, byte_count)
         if not self.single_rows:
-            see_rows_alone(self, reserved)
+            see_rows_alone(self, reserved, "try another --tensor-parallel-size or --dtype")
         return reserved
 
     def copy_pages(self, copies: list[PageCopy]) -> None:

@@ -1,5 +1,5 @@
-"""The trial of a group at load: a sequence's logits must have the same bits alone, beside others,
-in any place and in chunks."""
+"""A trial at load: a sequence's logits must have the same bits alone, beside others, in any place
+and in chunks."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class _Trial(NamedTuple):
         return {at: part.copy() for at, part in zip(order, np.split(stored, len(order)), strict=True)}
 
 
-def see_rows_alone(backend: Backend, reserved: Reserved) -> None:
-    """Raise UnsupportedModelError if a row's bits depend on the rows beside it, on its place or on
-    the chunks of its sequence."""
+def see_rows_alone(backend: Backend, reserved: Reserved, advice: str) -> None:
+    """Raise UnsupportedModelError with ``advice`` if a row's bits depend on the rows beside it, on
+    its place or on the chunks of its sequence."""
     size = reserved.page_size
     pages_each = min(-(-_TOKENS // size), reserved.page_count // _SEQUENCES)
     count = min(_TOKENS, pages_each * size, backend.model.context_length)
@@ -54,17 +54,17 @@ def see_rows_alone(backend: Backend, reserved: Reserved) -> None:
     alone = {at: trial.run((at,), 0, count)[at] for at in range(_SEQUENCES)}
     for order in _ORDERS:
         for at, logits in trial.run(order, 0, count).items():
-            _compare(backend, logits, alone[at])
+            _compare(backend, logits, alone[at], advice)
     for start in range(0, count, _CHUNK):
         stop = min(start + _CHUNK, count)
         for at, logits in trial.run(_ORDERS[1], start, stop).items():
-            _compare(backend, logits, alone[at][start:stop])
+            _compare(backend, logits, alone[at][start:stop], advice)
 
 
-def _compare(backend: Backend, one: Logits, other: Logits) -> None:
+def _compare(backend: Backend, one: Logits, other: Logits, advice: str) -> None:
     if not np.array_equal(one.view(np.uint8), other.view(np.uint8)):
         model = backend.model
         raise UnsupportedModelError(
-            f"{model.architecture} in {model.dtype} on {model.device}: on these ranks a row's numbers depend on the rows "
-            "beside it, so texts would depend on other requests; try another --tensor-parallel-size or --dtype"
+            f"{model.architecture} in {model.dtype} on {model.device}: a row's numbers depend on the rows beside it, so texts "
+            f"would depend on other requests; {advice}"
         )
