@@ -9,7 +9,7 @@ import torch
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 from slipstream.engine.pretrained.fingerprint import experts_of
-from slipstream.engine.torch.experts import NAME, even_rows, has_foreign_experts
+from slipstream.engine.torch.experts import NAME, even_rows, has_foreign_experts, pack
 from tests import tiny_models
 
 
@@ -20,12 +20,16 @@ def experts_in(model: torch.nn.Module) -> Any:
 @pytest.mark.parametrize("family", ["mixtral", "gpt_oss", "qwen3_moe"])
 @torch.inference_mode()
 def test_they_equal_transformers_own(family: str) -> None:
-    experts = experts_in(tiny_models.build(family))
+    model = tiny_models.build(family)
+    experts = experts_in(model)
     torch.manual_seed(0)
     rows = torch.randn(24, 64)
     chosen = torch.stack([torch.randperm(3)[:2] for _ in range(24)])  # the fourth expert gets no row
     weights = torch.rand(24, 2)
     expected = ALL_EXPERTS_FUNCTIONS["grouped_mm"](experts, rows, chosen, weights)
+    torch.testing.assert_close(even_rows(experts, rows, chosen, weights), expected, rtol=1e-4, atol=1e-5)
+    pack(model)
+    assert not experts.down_proj.numel()
     torch.testing.assert_close(even_rows(experts, rows, chosen, weights), expected, rtol=1e-4, atol=1e-5)
 
 

@@ -12,13 +12,17 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 from transformers.integrations.moe import ExpertsInterface
 
 from slipstream.engine.torch.activations import in_even_parts
+from slipstream.engine.torch.packing import PackedLinear, pays
 
 NAME = "slipstream_even_rows"
 
 _ROWS = 8
+_PACKED = "packed_"
+"""What a name of packed weights begins with."""
 
 
 def has_foreign_experts(model: torch.nn.Module) -> bool:
@@ -26,6 +30,17 @@ def has_foreign_experts(model: torch.nn.Module) -> bool:
     may depend on one another."""
     experts = [module for module in model.modules() if "expert" in type(module).__name__.lower()]
     return bool(experts) and not any(hasattr(module, "_is_expert_parallel") for module in experts)
+
+
+def pack(model: torch.nn.Module) -> None:
+    """Pack the experts of a model that computes them by `even_rows`. Its own weights are gone."""
+    for experts in [module for module in model.modules() if hasattr(module, "_is_expert_parallel")]:
+        for name in (_first_of(experts), "down_proj"):
+            if pays(getattr(experts, name)):
+                weights = (_weight_of(experts, name, number) for number in range(len(getattr(experts, name))))
+                packed = nn.ModuleList([PackedLinear(*each) for each in weights])
+                setattr(experts, _PACKED + name, packed)
+                setattr(experts, name, nn.Parameter(torch.empty(0), requires_grad=False))
 
 
 def even_rows(
@@ -50,17 +65,29 @@ def even_rows(
 
 
 def _expert(experts: Any, number: int, rows: torch.Tensor) -> torch.Tensor:
-    first = "gate_up_proj" if experts.has_gate else "up_proj"
+    first = _first_of(experts)
     activate = experts._apply_gate if experts.has_gate else experts.act_fn
     output = _product(experts, "down_proj", number, in_even_parts(activate)(_product(experts, first, number, rows)))
     normed: torch.Tensor = experts.post_expert_norm(output) if experts.has_post_expert_norm else output
     return normed
 
 
+def _first_of(experts: Any) -> str:
+    return "gate_up_proj" if experts.has_gate else "up_proj"
+
+
 def _product(experts: Any, name: str, number: int, rows: torch.Tensor) -> torch.Tensor:
+    packed = getattr(experts, _PACKED + name, None)
+    if packed is not None:
+        product: torch.Tensor = packed[number](rows)
+        return product
+    return F.linear(rows, *_weight_of(experts, name, number))
+
+
+def _weight_of(experts: Any, name: str, number: int) -> tuple[torch.Tensor, torch.Tensor | None]:
     weight = getattr(experts, name)[number]
     bias = getattr(experts, f"{name}_bias")[number] if experts.has_bias else None
-    return F.linear(rows, weight.t() if experts.is_transposed else weight, bias)
+    return weight.t() if experts.is_transposed else weight, bias
 
 
 ExpertsInterface.register(NAME, even_rows)

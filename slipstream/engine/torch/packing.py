@@ -54,14 +54,18 @@ class PackedLinear(nn.Module):
     """``nn.Linear``, or GPT-2's ``Conv1D``, for inference: ``[..., in_features]`` to
     ``[..., out_features]``."""
 
-    def __init__(self, linear: nn.Linear | Conv1D) -> None:
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        """``weight``: ``[out_features, in_features]``."""
         super().__init__()
-        weight: torch.Tensor = linear.weight.detach()
-        if isinstance(linear, Conv1D):  # which has it the other way round
-            weight = weight.t().contiguous()
         self.out_features, self.in_features = map(int, weight.shape)
-        self.bias = linear.bias
-        self.packed: torch.Tensor = _OPS._reorder_linear_weight(weight)
+        self.bias = bias
+        self.packed: torch.Tensor = _OPS._reorder_linear_weight(weight.detach().contiguous())
+
+    @classmethod
+    def of(cls, linear: nn.Linear | Conv1D) -> PackedLinear:
+        """Return the packed form of a layer."""
+        has_columns = isinstance(linear, Conv1D)  # which has the weight the other way round
+        return cls(linear.weight.t() if has_columns else linear.weight, linear.bias)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Compute what ``nn.Linear`` computes."""
@@ -85,9 +89,9 @@ def pack(model: nn.Module, least_weights: int = 0) -> Packing:
     """Replace the linear layers of ``model`` that oneDNN can pack. float32 layers need at least
     ``least_weights`` weights."""
     found = {name: module for name, module in model.named_modules() if type(module) in (nn.Linear, Conv1D)}
-    chosen = {name: linear for name, linear in found.items() if _pays(linear.weight, least_weights)}
+    chosen = {name: linear for name, linear in found.items() if pays(linear.weight, least_weights)}
     for name, linear in chosen.items():
-        model.set_submodule(name, PackedLinear(linear))
+        model.set_submodule(name, PackedLinear.of(linear))
     return Packing(model, chosen)
 
 
@@ -96,7 +100,8 @@ def packed_weights(model: nn.Module) -> list[torch.Tensor]:
     return [module.packed for module in model.modules() if isinstance(module, PackedLinear)]
 
 
-def _pays(weight: torch.Tensor, least_weights: int) -> bool:
+def pays(weight: torch.Tensor, least_weights: int = 0) -> bool:
+    """Return True if oneDNN packs a weight, and if that pays."""
     if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     if weight.dtype == torch.bfloat16:

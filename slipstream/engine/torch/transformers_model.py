@@ -93,6 +93,8 @@ class TransformersModel:
         self.layers = _probe_packed(model, packing.FOR_SINGLE_ROWS if single_rows else 0)
         if self.device.type == "cpu" and not single_rows:
             activations.compute_single_gates_alike(model)
+        if experts_of(model) == experts.NAME:
+            experts.pack(model)
         self.bytes_per_token = bytes_per_page(self.layers, 1, model.dtype)
         self._memory: KvMemory | None = None
         self._kernels = kernels
