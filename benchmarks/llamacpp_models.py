@@ -15,16 +15,19 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from ctypes import c_int, c_int64, c_size_t, c_void_p
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import load_file
 
 from benchmarks.weights import digest_of
 from slipstream.cli.local import free_address
+from slipstream.engine.llamacpp.libllama import load
 
 _TENSORS = {
     "input_layernorm": "attn_norm",
@@ -56,8 +59,8 @@ def converted(
 
 
 def convert(model: Path, file: Path, weights: str = "BF16") -> Path:
-    """Write a Llama model and its byte-level tokenizer as a GGUF ``file``, its ``weights`` as BF16,
-    F32, Q8_0 or Q4_0."""
+    """Write a Llama model and its byte-level tokenizer as a GGUF ``file``. Its ``weights`` are of
+    one of GGUF's types, such as BF16, Q4_0 or Q6_K, or the mixture Q4_K_M."""
     import gguf
 
     config = json.loads((model / "config.json").read_text())
@@ -75,11 +78,11 @@ def convert(model: Path, file: Path, weights: str = "BF16") -> Path:
     writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(config["vocab_size"])
-    writer.add_file_type(gguf.LlamaFileType["ALL_F32" if weights == "F32" else f"MOSTLY_{weights}"])
+    writer.add_file_type(file_type(weights))
     add_tokenizer(writer, model, config)
     for path in sorted(model.glob("*.safetensors")):
         for name, tensor in load_file(path).items():
-            _add_tensor(writer, name, tensor, config["head_dim"], gguf.GGMLQuantizationType[weights])
+            _add_tensor(writer, name, tensor, config, weights)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -109,13 +112,35 @@ def add_tokenizer(writer: Any, model: Path, config: dict[str, Any]) -> None:
     writer.add_chat_template((model / "chat_template.jinja").read_text())
 
 
-def _add_tensor(writer: Any, name: str, tensor: torch.Tensor, head_dim: int, kind: Any) -> None:
+def file_type(weights: str) -> Any:
+    """Return the number of a type in a file's general.file_type."""
     import gguf
 
+    names = "ALL_F32" if weights == "F32" else f"MOSTLY_{weights}", f"MOSTLY_{weights}_M"
+    return next(each for each in gguf.LlamaFileType if each.name in names)
+
+
+def _type_in(weights: str, name: str, layer_count: int) -> Any:
+    """Return a matrix's type. Q4_K_M has six bits in the embedding, and in the values and down
+    projections of the layers that llama.cpp chooses."""
+    import gguf
+
+    if weights != "Q4_K_M":
+        return gguf.GGMLQuantizationType[weights]
+    kind = gguf.GGMLQuantizationType.Q4_K
+    if not name.startswith("blk."):
+        return gguf.GGMLQuantizationType.Q6_K
+    _, number, part, _ = name.split(".")
+    layer, eighth = int(number), layer_count // 8
+    wants_more = layer < eighth or layer >= 7 * eighth or (layer - eighth) % 3 == 2
+    return gguf.GGMLQuantizationType.Q6_K if wants_more and part in ("attn_v", "ffn_down") else kind
+
+
+def _add_tensor(writer: Any, name: str, tensor: torch.Tensor, config: dict[str, Any], weights: str) -> None:
     if name.startswith("model.layers."):
         _, _, layer, part = name.removesuffix(".weight").split(".", 3)
         if part in ("self_attn.q_proj", "self_attn.k_proj"):  # llama.cpp turns neighbours, not halves, of a head
-            tensor = tensor.view(-1, 2, head_dim // 2, tensor.shape[1]).transpose(1, 2).reshape(tensor.shape)
+            tensor = tensor.view(-1, 2, config["head_dim"] // 2, tensor.shape[1]).transpose(1, 2).reshape(tensor.shape)
         name = f"blk.{layer}.{_TENSORS[part]}.weight"
     else:
         known = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
@@ -123,7 +148,34 @@ def _add_tensor(writer: Any, name: str, tensor: torch.Tensor, head_dim: int, kin
     if tensor.ndim == 1:
         writer.add_tensor(name, tensor.float().numpy())
         return
-    writer.add_tensor(name, gguf.quants.quantize(tensor.float().contiguous().numpy(), kind), raw_dtype=kind)
+    kind = _type_in(weights, name, config["num_hidden_layers"])
+    writer.add_tensor(name, quantised(tensor.float().contiguous().numpy(), kind), raw_dtype=kind)
+
+
+def quantised(values: np.ndarray, kind: Any) -> np.ndarray:
+    """Return a matrix ``[outputs, inputs]`` in a type of GGUF's, by llama.cpp itself where gguf
+    cannot quantise it."""
+    import gguf
+
+    try:
+        return np.asarray(gguf.quants.quantize(values, kind))
+    except NotImplementedError:
+        return _by_llamacpp(np.ascontiguousarray(values, np.float32), kind)
+
+
+def _by_llamacpp(values: np.ndarray, kind: Any) -> np.ndarray:
+    import gguf
+
+    outputs, inputs = values.shape
+    size, byte_count = gguf.GGML_QUANT_SIZES[kind]
+    rows = np.empty((outputs, inputs // size * byte_count), np.uint8)
+    quantise = load().ggml_quantize_chunk
+    quantise.argtypes = [c_int, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_void_p]
+    quantise.restype = c_size_t
+    written = quantise(kind, values.ctypes.data, rows.ctypes.data, 0, outputs, inputs, None)
+    if written != rows.nbytes:
+        raise ValueError(f"llama.cpp wrote {written} bytes of {kind.name} instead of {rows.nbytes}")
+    return rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import gguf
 import numpy as np
 
-from benchmarks.llamacpp_models import add_tokenizer
+from benchmarks.llamacpp_models import add_tokenizer, file_type, quantised
 from slipstream.hosting.tokenizer_files import embedded_directory
 
 LAYERS, CONTEXT = 2, 512
@@ -31,6 +31,9 @@ class Shape(NamedTuple):
 WIDE = Shape()
 SMALL = Shape(128, 256, 4, 2, 32)
 """For what depends on no number."""
+
+SMALL_K = Shape(256, 512, 4, 2, 64)
+"""The same with rows of whole groups of 256."""
 
 
 def write(
@@ -95,7 +98,7 @@ class _Tensors:
         if nan_row is not None:
             values[nan_row] = np.nan
         kind = gguf.GGMLQuantizationType[self._kinds.get(name, self._kind)]
-        self._writer.add_tensor(f"{name}.weight", gguf.quants.quantize(values, kind), raw_dtype=kind)
+        self._writer.add_tensor(f"{name}.weight", quantised(values, kind), raw_dtype=kind)
 
     def vector(self, name: str, size: int) -> None:
         self._writer.add_tensor(name, self._rng.normal(1, 0.1, self._odd.get(name, (size,))).astype(np.float32))
@@ -114,7 +117,7 @@ def _describe(writer: Any, weights: str, experts: int, vocabulary_size: int, sha
     writer.add_rope_freq_base(10000.0)
     writer.add_layer_norm_rms_eps(1e-6)
     writer.add_vocab_size(vocabulary_size)
-    writer.add_file_type(gguf.LlamaFileType["ALL_F32" if weights == "F32" else f"MOSTLY_{weights}"])
+    writer.add_file_type(file_type(weights))
     if experts:
         writer.add_expert_count(experts)
         writer.add_expert_used_count(1)

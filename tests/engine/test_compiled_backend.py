@@ -14,8 +14,9 @@ from transformers import PreTrainedModel
 
 from slipstream.engine.compiled import checkpoint_decoder, products
 from slipstream.engine.compiled.backend import CompiledBackend
-from slipstream.engine.compiled.decoder import NotCompiledError, in_lanes
+from slipstream.engine.compiled.decoder import NotCompiledError
 from slipstream.engine.compiled.keeping import made_of
+from slipstream.engine.compiled.packing import in_lanes
 from slipstream.engine.compiled_checkpoint import load_compiled_checkpoint
 from slipstream.engine.compiled_from_transformers import decoder_of
 from slipstream.engine.errors import UnsupportedModelError
@@ -225,7 +226,7 @@ def test_a_token_that_was_taken_back_leaves_nothing() -> None:
 
 
 @pytest.mark.parametrize("outputs", [32, 40, 64])
-@pytest.mark.parametrize("dtype", [np.float32, np.uint16])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.uint16])
 def test_a_matrix_lies_sixteen_outputs_together(outputs: int, dtype: type[np.generic]) -> None:
     matrix = np.arange(outputs * 6).reshape(outputs, 6).astype(dtype)
     packed = in_lanes(matrix)
@@ -278,7 +279,7 @@ def test_what_is_kept_of_compiled_code_is_of_these_sources(monkeypatch: pytest.M
     before, read = made_of(), Path.read_bytes
     assert before == made_of()
     compiled = {"following", "forward", "lanes", "phases", "quantised", "team", "tiles"}
-    for name in {*compiled, "kernel", "processor", "products", "records"}:
+    for name in {*compiled, "block_types", "byte_dots", "kernel", "processor", "products", "records"}:
 
         def changed(path: Path, name: str = name) -> bytes:
             return read(path) + (b" " if path.name == f"{name}.py" else b"")

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from slipstream.engine.compiled import tiles
-from slipstream.engine.compiled.decoder import in_lanes
 from slipstream.engine.compiled.lanes import LANES
 from slipstream.engine.compiled.matrices import (
     MATRIX_ROWS,
@@ -21,6 +20,7 @@ from slipstream.engine.compiled.matrices import (
     open_for_attention,
     open_for_products,
 )
+from slipstream.engine.compiled.packing import in_lanes
 from slipstream.engine.compiled.processor import HAS_MATRICES
 from slipstream.engine.compiled.products import STEP_BYTES
 from slipstream.engine.compiled.tiles import call_tile

@@ -9,21 +9,32 @@ import numpy as np
 import pytest
 
 from slipstream.engine.compiled import tiles
+from slipstream.engine.compiled.block_types import BLOCK_TYPES
 from slipstream.engine.compiled.lanes import LANES
 from slipstream.engine.compiled.products import TILE_ROWS, WIDENED
-from slipstream.engine.compiled.quantised import BLOCK_BYTES, INPUT_BYTES
+from slipstream.engine.compiled.quantised import INPUT_BYTES
 from slipstream.engine.compiled.tiles import SIGNATURE, parts_of, tile_of
 
 STEPS, BLOCKS = 20, 3
 TABLE = [2, 0, 1]
+KINDS = ["bf16_products", "wide_bf16_products", "half_products", "float_products", "float_scores"]
+INPUTS = {"wide_bf16_products": "float_products", "half_products": "float_products"}
+"""Kinds whose inputs are numbers of another."""
+KINDS_OF_ATTENTION = ["bf16_products", "float_products", "float_scores"]
+VARIANTS = ((6, True), (8, True), (8, False), (32, False), (32, True))
+"""Registers that a processor has, and whether it asks ahead. Two of them are enough for kinds whose
+instructions are written like those of others."""
+DTYPES = {"float_products": np.float32, "half_products": np.float16}
+QUANTISED = ["q8_0_products", "q4_1_products", "q6_k_products"]
 
 
-@pytest.fixture(scope="module", params=["bf16_products", "float_products", "quantised_products", "float_scores"])
+@pytest.fixture(scope="module", params=[*KINDS, *QUANTISED])
 def made(request: pytest.FixtureRequest) -> Iterator[tuple[str, list[numba.core.ccallback.CFunc]]]:
     """A kind of tile, for processors with few registers and with many, and asking ahead or not."""
     with pytest.MonkeyPatch.context() as patch:
         each = []
-        for registers, ahead in ((6, True), (8, True), (8, False), (32, False), (32, True)):
+        few = request.param not in ("q8_0_products", *KINDS_OF_ATTENTION)
+        for registers, ahead in ((6, True), (32, False)) if few else VARIANTS:
             patch.setattr(tiles, "REGISTERS", registers)
             patch.setattr(tiles, "ASKS_AHEAD", ahead)
             each.append(numba.cfunc(SIGNATURE, nopython=True)(tile_of(request.param, f"{registers} {ahead}")))
@@ -34,11 +45,14 @@ def made(request: pytest.FixtureRequest) -> Iterator[tuple[str, list[numba.core.
 def test_few_registers_change_no_bit(made: tuple[str, list[numba.core.ccallback.CFunc]], rows: int) -> None:
     kind, compiled = made
     rng = np.random.default_rng(rows)
-    is_quantised = kind == "quantised_products"
-    step_bytes, input_bytes = (BLOCK_BYTES, INPUT_BYTES) if is_quantised else (4 * LANES, 4)
+    is_quantised = kind in QUANTISED
+    step_bytes, input_bytes = 4 * LANES, 8 if kind in ("wide_bf16_products", "half_products") else 4
+    if is_quantised:
+        block_type = BLOCK_TYPES[kind.removesuffix("_products")]
+        step_bytes, input_bytes = block_type.group_bytes, block_type.blocks * INPUT_BYTES
     table = np.array([0] if is_quantised else TABLE)
     weights = _numbers(rng, (2, BLOCKS, STEPS * step_bytes), kind)
-    inputs = _numbers(rng, (rows, len(table) * STEPS * input_bytes), kind)
+    inputs = _numbers(rng, (rows, len(table) * STEPS * input_bytes), INPUTS.get(kind, kind))
     if kind == "bf16_products" and WIDENED:
         inputs = _widened(inputs)
     columns = 1 if kind.endswith("scores") else 2
@@ -75,22 +89,23 @@ def _widened(halves: np.ndarray) -> np.ndarray:
     return wide.view(np.uint8)
 
 
-@pytest.mark.parametrize("kind", ["bf16_products", "float_products"])
+@pytest.mark.parametrize("kind", KINDS[:-1])
 def test_a_sum_is_one_chain_of_fused_multiply_adds(kind: str) -> None:
     """In the order of the inputs, from 0 on. The processor's own bfloat16 instruction rounds
     otherwise."""
     if kind == "bf16_products" and not WIDENED:
         pytest.skip("bfloat16 has an instruction of its own here")
     rng = np.random.default_rng(0)
+    at_once = 1 if kind == "float_products" else 2
     weights = _numbers(rng, (2, BLOCKS, STEPS * 4 * LANES), kind)
-    inputs = _numbers(rng, (5, BLOCKS * STEPS * 4), kind)
-    each = inputs if kind == "float_products" else _widened(inputs)
+    inputs = _numbers(rng, (5, BLOCKS * STEPS * 4 * at_once), "float_products")
     tile = numba.cfunc(SIGNATURE, nopython=True)(tile_of(kind, "chains"))
-    told = _sums(tile, each, weights, np.array(TABLE), 2)
+    told = _sums(tile, inputs, weights, np.array(TABLE), 2)
 
-    numbers = each.view(np.float32).astype(np.float64)  # [rows, inputs]
-    factors = (weights if kind == "float_products" else _widened(weights)).view(np.float32)
-    at_once = numbers.shape[1] // (BLOCKS * STEPS)
+    numbers = inputs.view(np.float32).astype(np.float64)  # [rows, inputs]
+    factors = _widened(weights).view(np.float32) if "bf16" in kind else weights.view(DTYPES[kind]).astype(np.float32)
+    if kind == "half_products":  # sixteen outputs of an input, and then of the next
+        factors = factors.reshape(2, BLOCKS, STEPS, at_once, LANES).swapaxes(3, 4)
     factors = factors.reshape(2, BLOCKS, STEPS, LANES, at_once)[:, TABLE].transpose(1, 2, 4, 0, 3)
     expected = np.zeros((5, 2 * LANES), dtype=np.float32)
     for place, row in enumerate(factors.reshape(-1, 2 * LANES)):
@@ -117,9 +132,11 @@ def _numbers(rng: np.random.Generator, shape: tuple[int, ...], kind: str) -> np.
     room = np.zeros(size + 64, dtype=np.uint8)
     place = -room.ctypes.data % 64
     numbers = room[place : place + size]
-    if kind == "quantised_products":
+    if kind in QUANTISED:
         numbers[:] = rng.integers(0, 60, size)  # as float16 and float32 too, they are small and no infinities
-    elif kind == "bf16_products":
+    elif kind == "half_products":
+        numbers.view(np.float16)[:] = rng.normal(size=size // 2)
+    elif kind.endswith("bf16_products"):
         numbers.view(np.uint16)[:] = rng.normal(size=size // 2).astype(np.float32).view(np.uint32) >> 16
     else:
         numbers.view(np.float32)[:] = rng.normal(size=size // 4)

@@ -4,10 +4,12 @@ code."""
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
 
+from slipstream.engine.compiled.block_types import BLOCK_TYPES
 from slipstream.engine.compiled.compilation import compile_for
 from slipstream.engine.compiled.decoder import Decoder
 from slipstream.engine.compiled.forward import Walk, compiled_walk, phase_count
@@ -28,8 +30,8 @@ from slipstream.processors import own_processors
 from slipstream.sampling.kernel import Floats32
 
 _SHAPE = """
-    hidden_size head_count kv_head_count head_size feed_forward vocabulary_columns layer_count bf16 quantised
-    embedding final_norm head epsilon rotation_scale attention_scale
+    hidden_size head_count kv_head_count head_size feed_forward vocabulary_columns layer_count bf16
+    embedding embedding_width embedding_blocks final_norm head epsilon rotation_scale attention_scale
 """.split()
 """Fields that a `records.STEP` takes over from the model."""
 
@@ -49,7 +51,7 @@ class CompiledBackend:
         self.model = model
         self.single_rows = single_rows
         self.processors = own_processors(threads)
-        numbers = "eighths" if model.quantised else BF16_INSTRUCTION if model.bf16 else "float32"
+        numbers = BF16_INSTRUCTION if model.bf16 else "+".join(sorted(model.product_kinds))
         self.mark = hashlib.sha256(f"compiled {numbers}".encode()).hexdigest()[:4]
         self.page_size = page_size
         in_matrices = _in_matrices(bf16=model.bf16)
@@ -64,12 +66,13 @@ class CompiledBackend:
         self._step["in_matrices"], self._step["most_queries"] = in_matrices, most_queries
         self._step["layers"] = model.layers.ctypes.data
         self._step["frequencies"] = model.frequencies.ctypes.data
-        kinds = tile_kinds(bf16=model.bf16, quantised=model.quantised)
-        compile_for(kinds, choosing_first=single_rows)
+        products = {kind: "matrix_products" if in_matrices else f"{kind}_products" for kind in model.product_kinds}
+        values, scores = attention_kinds(bf16=model.bf16)
+        compile_for([*sorted(products.values()), values, scores], choosing_first=single_rows)
         self._team = Team(threads, phase_count(model.layer_count))
         self._step["team"], self._step["thread_count"] = self._team.place, threads
-        for name, kind in zip(("products", "values", "scores"), kinds, strict=True):
-            self._step[name] = place_of(kind)
+        model.tell_tiles({kind: place_of(tile) for kind, tile in products.items()})
+        self._step["values"], self._step["scores"] = place_of(values), place_of(scores)
         self._walk = compiled_walk()
         self._team.start(partial(_help, self._walk, self._step, model.layers))
         self.multi_step_runner: MultiStepRunner | None = CompiledRunner(
@@ -110,12 +113,19 @@ def _in_matrices(*, bf16: bool) -> bool:
     return HAS_MATRICES and bf16
 
 
-def tile_kinds(*, bf16: bool, quantised: bool) -> tuple[str, str, str]:
-    """Return the kinds of tiles of a model's matrices, and of attention's values and keys."""
+def attention_kinds(*, bf16: bool) -> tuple[str, str]:
+    """Return the kinds of tiles of attention's values and keys."""
     if _in_matrices(bf16=bf16):
-        return "matrix_products", "matrix_values", "matrix_scores"
-    width = "bf16" if bf16 else "float"
-    return "quantised_products" if quantised else f"{width}_products", f"{width}_products", f"{width}_scores"
+        return "matrix_values", "matrix_scores"
+    return ("bf16_products", "bf16_scores") if bf16 else ("float_products", "float_scores")
+
+
+def all_kinds() -> Iterator[list[str]]:
+    """Yield the kinds of tiles that models may need, the most common ones first."""
+    for bf16 in (True, False):
+        products = "matrix_products" if _in_matrices(bf16=bf16) else "bf16_products" if bf16 else "float_products"
+        yield [products, *attention_kinds(bf16=bf16)]
+    yield [f"{name}_products" for name in (*BLOCK_TYPES, "half", "wide_bf16")]
 
 
 def _help(walk: Walk, step: np.ndarray, layers: np.ndarray, thread: int) -> None:

@@ -16,6 +16,7 @@ from slipstream.engine.compiled.decoder import (
     refuse_odd_sizes,
 )
 from slipstream.engine.compiled.lanes import LANES
+from slipstream.engine.compiled.packing import packed_numbers
 from slipstream.engine.compiled.products import TILE_COLUMNS
 from slipstream.engine.compiled.records import LAYER
 from slipstream.engine.generation_config import GenerationConfig
@@ -127,13 +128,14 @@ class CheckpointDecoder(Decoder):
         embedding = self._take(EMBEDDING)
         if len(embedding) != self.vocabulary_size:
             raise NotCompiledError(f"it has {len(embedding)} embeddings for {self.vocabulary_size} tokens")
-        self.bf16, self.quantised = embedding.dtype == np.uint16, False
+        self.bf16 = embedding.dtype == np.uint16
         self.dtype = "bfloat16" if self.bf16 else "float32"
-        self.embedding = self._hold(embedding)
+        self.embedding, self.embedding_width, self.embedding_blocks = self._hold(embedding), embedding.itemsize, 0
         self.final_norm = self._vector(NORM)
         head = self._tensors.pop(HEAD, None)
-        self.head, self.vocabulary_columns = self._hold_matrix(embedding if head is None else head)
-        del embedding, head
+        packed = packed_numbers(embedding if head is None else head)
+        self.head, self.vocabulary_columns = self._hold_matrix(packed), packed.outputs
+        del embedding, head, packed
         self.layers = np.zeros(shape.layer_count, LAYER)
         self.layers["window"] = shape.windows
         for index, row in self._layers_to_take():
@@ -148,17 +150,20 @@ class CheckpointDecoder(Decoder):
             self._vector(name) if name in self._tensors else 0
             for name in (f"{attention}q_norm.weight", f"{attention}k_norm.weight")
         )
-        row["projection"], _ = self._hold_matrix(self._take_projection(given, "weight"))
+        row["projection"] = self._pack(self._take_projection(given, "weight"))
         output = widened(self._take(f"{attention}o_proj.weight").T, self._own_head_size).T
-        row["output"], _ = self._hold_matrix(output)
+        row["output"] = self._pack(output)
         gate_up = [self._take(f"{feed}{name}_proj.weight") for name in ("gate", "up")]
-        row["gate_up"], _ = self._hold_matrix(alternating(*gate_up))
-        row["down"], _ = self._hold_matrix(self._take(f"{feed}down_proj.weight"))
+        row["gate_up"] = self._pack(alternating(*gate_up))
+        row["down"] = self._pack(self._take(f"{feed}down_proj.weight"))
         if f"{given[0]}.bias" in self._tensors:
             row["projection_bias"] = self._hold(_floats(self._take_projection(given, "bias")))
         row["output_bias"] = self._biases([f"{attention}o_proj"])
         row["gate_up_bias"] = self._biases([f"{feed}gate_proj", f"{feed}up_proj"], alternate=True)
         row["down_bias"] = self._biases([f"{feed}down_proj"])
+
+    def _pack(self, matrix: np.ndarray) -> int:
+        return self._hold_matrix(packed_numbers(matrix))
 
     def _take(self, name: str) -> np.ndarray:
         return self._tensors.pop(name)

@@ -38,11 +38,11 @@ def units_for(kinds: Sequence[str], *, choosing_first: bool) -> list[Unit]:
 
 def main() -> None:
     """Compile for models of any numbers. Lines of progress go to standard output."""
-    from slipstream.engine.compiled.backend import tile_kinds
+    from slipstream.engine.compiled.backend import all_kinds
 
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
-    for bf16, quantised in ((True, False), (False, False), (False, True)):
-        compile_for(tile_kinds(bf16=bf16, quantised=quantised), choosing_first=sys.argv[1] == "draft")
+    for kinds in all_kinds():
+        compile_for(kinds, choosing_first=sys.argv[1] == "draft")
 
 
 if __name__ == "__main__":

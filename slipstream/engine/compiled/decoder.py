@@ -4,15 +4,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from slipstream import stages
+from slipstream.engine.compiled.block_types import BLOCK_TYPES
 from slipstream.engine.compiled.lanes import LANES
-from slipstream.engine.compiled.memory import aligned_copy, aligned_zeros
+from slipstream.engine.compiled.memory import aligned_copy
+from slipstream.engine.compiled.packing import Packed
 from slipstream.engine.compiled.products import TILE_COLUMNS
+from slipstream.engine.compiled.records import MATRIX, MATRIX_PARTS
 from slipstream.sampling.rule import LengthDefaults, SamplingDefaults
 
 log = logging.getLogger(__name__)
@@ -38,8 +41,6 @@ class Decoder:
 
     bf16: bool
     """True if the model computes in bfloat16."""
-    quantised: bool
-    """True if the matrices are in eight bits."""
     head_size: int
     head_count: int
     kv_head_count: int
@@ -51,6 +52,8 @@ class Decoder:
     frequencies: np.ndarray
     """Frequencies of rotary positions: float32 ``[head size / 2]``."""
     embedding: int
+    embedding_width: int
+    embedding_blocks: int
     final_norm: int
     head: int
     vocabulary_columns: int
@@ -60,6 +63,7 @@ class Decoder:
     def __init__(self) -> None:
         self._kept: list[np.ndarray] = []
         """Arrays whose addresses compiled code uses."""
+        self._matrices: list[tuple[np.ndarray, list[str]]] = []
 
     @property
     def layer_count(self) -> int:
@@ -83,12 +87,35 @@ class Decoder:
         self._kept.append(aligned_copy(values))
         return self._kept[-1].ctypes.data
 
-    def _hold_matrix(self, weight: np.ndarray) -> tuple[int, int]:
-        """Keep a matrix ``[outputs, inputs]`` as products read it. Return its address, and how many
-        outputs it has with those that fill it up."""
-        packed = in_lanes(weight)
-        self._kept.append(packed)
-        return packed.ctypes.data, packed.shape[0] * LANES
+    def _hold_matrix(self, *parts: Packed) -> int:
+        """Keep a matrix whose outputs are those of its ``parts``, one after another. Return the
+        address of its record."""
+        record = np.zeros(MATRIX_PARTS, MATRIX)
+        first = 0
+        for row, part in zip(record, parts, strict=False):
+            end = first + part.outputs // TILE_COLUMNS
+            row["end"], row["column_bytes"] = end, part.column_bytes
+            row["place"] = part.data.ctypes.data - first * TILE_COLUMNS // LANES * part.column_bytes
+            row["steps"], row["row_bytes"], row["is_quantised"] = part.steps, part.row_bytes, part.is_quantised
+            first = end
+            self._kept.append(part.data)
+        self._matrices.append((record, [part.kind for part in parts]))
+        return record.ctypes.data
+
+    @property
+    def product_kinds(self) -> set[str]:
+        """Kinds of tiles that read the matrices."""
+        return {kind for _, kinds in self._matrices for kind in kinds}
+
+    @property
+    def quantised(self) -> bool:
+        """True if there are quantised matrices."""
+        return not self.product_kinds.isdisjoint(BLOCK_TYPES)
+
+    def tell_tiles(self, places: Mapping[str, int]) -> None:
+        """Tell matrices where the tiles of each kind are."""
+        for record, kinds in self._matrices:
+            record["tile"][: len(kinds)] = [places[kind] for kind in kinds]
 
 
 def refuse_odd_sizes(head_size: int, hidden_size: int, feed_forward: int) -> None:
@@ -103,22 +130,6 @@ def refuse_odd_pages(page_size: int) -> None:
     """Raise NotCompiledError for pages that are not whole blocks."""
     if page_size % LANES:
         raise NotCompiledError(f"its pages are to have {page_size} tokens, no multiple of {LANES}")
-
-
-def in_lanes(weight: np.ndarray) -> np.ndarray:
-    """Return a matrix ``[outputs, inputs]`` as products read it: ``[outputs / 16, inputs, 16, 1]``
-    in float32, ``[outputs / 16, inputs / 2, 16, 2]`` in bfloat16 (its bits as uint16). Outputs are
-    filled up with zeros to whole tiles."""
-    outputs, inputs = weight.shape
-    at_once = 2 if weight.dtype == np.uint16 else 1
-    whole, rest = divmod(outputs, LANES)
-    groups = -(-outputs // TILE_COLUMNS) * TILE_COLUMNS // LANES
-    packed = aligned_zeros((groups, inputs // at_once, LANES, at_once), weight.dtype)
-    blocks = weight[: whole * LANES].reshape(whole, LANES, inputs // at_once, at_once)
-    packed[:whole] = blocks.transpose(0, 2, 1, 3)
-    if rest:
-        packed[whole, :, :rest] = weight[-rest:].reshape(rest, inputs // at_once, at_once).transpose(1, 0, 2)
-    return packed
 
 
 def alternating(gate: np.ndarray, up: np.ndarray) -> np.ndarray:

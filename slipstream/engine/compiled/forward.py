@@ -140,7 +140,7 @@ def _walk(step: Any, layers: Any, thread: int, number: int) -> None:
     first, end = take(share, 0, step.row_count)
     while first < end:
         for row in range(first, end):
-            embed(step, row)
+            embed(step, row, share[2])
         done += end - first
         first, end = take(share, 0, step.row_count)
     complete(share, 0, step.row_count, done)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import GGMLQuantizationType, GGUFReader
-from gguf.quants import dequantize
+from gguf import GGUFReader
 
 from slipstream.engine.compiled.decoder import (
     Decoder,
@@ -19,8 +19,16 @@ from slipstream.engine.compiled.decoder import (
     refuse_odd_sizes,
 )
 from slipstream.engine.compiled.frequencies import are_frequencies, inverse_frequencies
-from slipstream.engine.compiled.products import TILE_COLUMNS
-from slipstream.engine.compiled.quantised import BLOCK, in_blocks
+from slipstream.engine.compiled.gguf_matrix import (
+    TYPES,
+    Matrix,
+    dequantised,
+    gated,
+    joined,
+    matrix_of,
+    type_of,
+)
+from slipstream.engine.compiled.packing import Packed
 from slipstream.engine.compiled.records import LAYER
 from slipstream.engine.compiled.safetensors_file import rounded
 from slipstream.engine.config_numbers import is_positive
@@ -36,9 +44,6 @@ here."""
 _HALVES_TURN = "llama"
 """The architecture whose queries and keys the converter reorders: pairs that turn together are
 neighbours."""
-
-_TYPES = {"F32": "f32", "BF16": "bf16", "Q8_0": "q8_0"}
-"""Types of matrices, and our names for them."""
 
 _FOLLOWED = {
     "attention.head_count",
@@ -79,8 +84,8 @@ log = logging.getLogger(__name__)
 
 
 class GgufDecoder(Decoder):
-    """A model in a GGUF file. Matrices of one of `_TYPES` are computed with as they are, others are
-    dequantised."""
+    """A model in a GGUF file. Matrices keep their own bits if all are of `gguf_matrix.TYPES`.
+    Otherwise all are dequantised."""
 
     def __init__(self, path: Path, page_size: int, dequantise_to: str | None = None) -> None:
         """``dequantise_to`` is "bfloat16" or "float32"; None refuses what must be dequantised.
@@ -101,12 +106,13 @@ class GgufDecoder(Decoder):
         self._refuse_foreign(len(paths))
         self._tensors = {tensor.name: tensor for each in (self._reader, *others) for tensor in each.tensors}
         types = self._types_of_matrices()
-        self.dequantises = types not in ([each] for each in _TYPES)
+        foreign = [each for each in types if each not in TYPES]
+        self.dequantises = bool(foreign)
         """True if all weights are dequantised as they are read."""
-        if self.dequantises and dequantise_to is None:
-            raise NotCompiledError(f"its matrices are {', '.join(types)}, not all of one of {', '.join(_TYPES)}")
-        self.dtype = str(dequantise_to) if self.dequantises else _TYPES[types[0]]
-        self.bf16, self.quantised = self.dtype in ("bf16", "bfloat16"), self.dtype == "q8_0"
+        if foreign and dequantise_to is None:
+            raise NotCompiledError(f"it has matrices of {', '.join(foreign)}, which no kernel reads")
+        self.dtype = str(dequantise_to) if self.dequantises else "+".join(types).lower()
+        self.bf16 = self.dtype in ("bf16", "bfloat16")
         self.hidden_size = self._number("embedding_length")
         self.head_count = self._number("attention.head_count")
         self.kv_head_count = self._number("attention.head_count_kv", self.head_count)
@@ -165,8 +171,12 @@ class GgufDecoder(Decoder):
             raise NotCompiledError("its key heads do not share its query heads evenly")
 
     def _types_of_matrices(self) -> list[str]:
-        types = {tensor.tensor_type for tensor in self._tensors.values() if len(tensor.shape) > 1}
-        return sorted(GGMLQuantizationType(each).name for each in types)
+        """Return the types, from that with the most weights on."""
+        sizes: Counter[str] = Counter()
+        for tensor in self._tensors.values():
+            if len(tensor.shape) > 1:
+                sizes[type_of(tensor)] += int(tensor.n_elements)
+        return [each for each, _ in sizes.most_common()]
 
     def _said(self, key: str, *, prefixed: bool = True) -> Any:
         field = self._reader.get_field(f"{self.architecture}.{key}" if prefixed else key)
@@ -195,7 +205,7 @@ class GgufDecoder(Decoder):
         with np.errstate(all="ignore"):
             frequencies = inverse_frequencies(float(base), self.head_size)
             if factors is not None:
-                frequencies = frequencies / self._floats(factors, self.head_size // 2)
+                frequencies = frequencies / _floats(factors, self.head_size // 2)
         if not are_frequencies(frequencies):
             raise NotCompiledError("its rotary frequencies are not all finite and positive")
         return frequencies
@@ -205,12 +215,21 @@ class GgufDecoder(Decoder):
         self.layers = np.zeros(self._number("block_count"), LAYER)
         words = self.vocabulary_size, self.hidden_size
         embedding = self._matrix("token_embd", *words)
-        self.embedding = self._hold(embedding)
-        self.final_norm = self._vector("output_norm", self.hidden_size)
         head = self._matrix("output", *words) if "output.weight" in self._tensors else embedding
-        self.head, self.vocabulary_columns = self._packed(head)
+        packed = self._packed(head)
+        self.head, self.vocabulary_columns = self._hold_matrix(packed), packed.outputs
+        self._take_embedding(embedding, packed if head is embedding else None)
+        self.final_norm = self._vector("output_norm", self.hidden_size)
         for index, row in self._layers_to_take():
             self._take_layer(row, f"blk.{index}.")
+
+    def _take_embedding(self, embedding: Matrix, packed: Packed | None) -> None:
+        """``packed`` is the same matrix, if it is the output matrix too."""
+        self.embedding, self.embedding_width, self.embedding_blocks = 0, 0, 0
+        if embedding.is_quantised:
+            self.embedding_blocks = self._hold_matrix(packed or self._packed(embedding))
+        else:
+            self.embedding, self.embedding_width = self._hold(embedding.rows), embedding.rows.itemsize
 
     def _take_layer(self, row: Any, of: str) -> None:
         hidden, inner, attended = self.hidden_size, self.feed_forward, self.head_count * self.head_size
@@ -226,43 +245,30 @@ class GgufDecoder(Decoder):
             self._in_order(self._matrix(name, outputs, hidden), count)
             for (name, outputs), count in zip(given.items(), heads, strict=True)
         ]
-        row["projection"], _ = self._packed(np.concatenate(projection))
-        row["output"], _ = self._packed(self._matrix(f"{of}attn_output", hidden, attended))
-        gate_up = [self._matrix(name, outputs, hidden) for name, outputs in feed.items()]
-        row["gate_up"], _ = self._packed(alternating(*gate_up))
-        row["down"], _ = self._packed(self._matrix(f"{of}ffn_down", hidden, inner))
+        row["projection"] = self._hold_matrix(*map(self._packed, joined(projection)))
+        row["output"] = self._hold_matrix(self._packed(self._matrix(f"{of}attn_output", hidden, attended)))
+        gate_up = gated(*(self._matrix(name, outputs, hidden) for name, outputs in feed.items()))
+        row["gate_up"] = self._hold_matrix(self._packed(gate_up))
+        row["down"] = self._hold_matrix(self._packed(self._matrix(f"{of}ffn_down", hidden, inner)))
         row["projection_bias"] = self._biases(
-            given, lambda parts: np.concatenate([self._in_order(*each) for each in zip(parts, heads, strict=True)])
+            given, lambda parts: np.concatenate([self._rows_in_order(*each) for each in zip(parts, heads, strict=True)])
         )
         row["output_bias"] = self._biases({f"{of}attn_output": hidden}, np.concatenate)
         row["gate_up_bias"] = self._biases(feed, lambda parts: alternating(*parts))
         row["down_bias"] = self._biases({f"{of}ffn_down": hidden}, np.concatenate)
 
-    def _matrix(self, name: str, outputs: int, inputs: int) -> np.ndarray:
-        """``[outputs, inputs]``; of one in eight bits ``[outputs, bytes]``, a row being blocks of a
-        scale in float16 and 32 bytes."""
+    def _matrix(self, name: str, outputs: int, inputs: int) -> Matrix:
         tensor = self._tensors.pop(f"{name}.weight", None)
         if tensor is None:
             raise NotCompiledError(f"it has no {name}.weight")
         _refuse_other_shape(tensor, outputs, inputs)
         if self.dequantises:
-            singles = _dequantised(tensor).reshape(outputs, -1)
-            return rounded(singles) if self.bf16 else singles
-        data = np.array(tensor.data).reshape(outputs, -1)  # a copy, or the whole file would stay mapped
-        return data.view(np.uint16) if self.bf16 else data
+            singles = dequantised(tensor).reshape(outputs, -1)
+            return Matrix("BF16", rounded(singles)) if self.bf16 else Matrix("F32", singles)
+        return matrix_of(tensor)
 
-    def _packed(self, matrix: np.ndarray) -> tuple[int, int]:
-        """Keep a matrix as products read it. Return its address, and how many outputs it has with
-        those that fill it up."""
-        if not self.quantised:
-            return self._hold_matrix(matrix)
-        missing = -len(matrix) % TILE_COLUMNS
-        if missing:
-            matrix = np.concatenate([matrix, np.zeros((missing, matrix.shape[1]), matrix.dtype)])
-        blocks = matrix.reshape(len(matrix), -1, BLOCK + 2)
-        scales = np.ascontiguousarray(blocks[..., :2]).view(np.float16)[..., 0]
-        numbers = np.ascontiguousarray(blocks[..., 2:]).reshape(len(matrix), -1).view(np.int8)
-        return self._hold(in_blocks(numbers, scales)), len(matrix)
+    def _packed(self, matrix: Matrix) -> Packed:
+        return matrix.packed(wide=not self.bf16)
 
     def _vector(self, name: str, size: int, *, optional: bool = False) -> int:
         tensor = self._tensors.pop(f"{name}.weight", None)
@@ -270,7 +276,7 @@ class GgufDecoder(Decoder):
             if optional:
                 return 0
             raise NotCompiledError(f"it has no {name}.weight")
-        return self._hold(self._floats(tensor, size))
+        return self._hold(_floats(tensor, size))
 
     def _biases(self, sizes: Mapping[str, int], join: Callable[[list[np.ndarray]], np.ndarray]) -> int:
         """``sizes`` are by the names of matrices."""
@@ -279,23 +285,18 @@ class GgufDecoder(Decoder):
             if any(part is not None for part in parts):
                 raise NotCompiledError(f"some of {', '.join(sizes)} have a bias, and some have none")
             return 0
-        return self._hold(join([self._floats(*each) for each in zip(parts, sizes.values(), strict=True)]))
+        return self._hold(join([_floats(*each) for each in zip(parts, sizes.values(), strict=True)]))
 
-    def _in_order(self, rows: np.ndarray, head_count: int) -> np.ndarray:
+    def _in_order(self, matrix: Matrix, head_count: int) -> Matrix:
+        return matrix._replace(rows=self._rows_in_order(matrix.rows, head_count))
+
+    def _rows_in_order(self, rows: np.ndarray, head_count: int) -> np.ndarray:
         """The outputs of queries or keys as checkpoints have them: the first halves of pairs that
         turn together, then the second. 0 for values, which do not turn."""
         if not head_count or self.architecture != _HALVES_TURN:
             return rows
         pairs = rows.reshape(head_count, self.head_size // 2, 2, *rows.shape[1:])
         return pairs.swapaxes(1, 2).reshape(rows.shape)
-
-    def _floats(self, tensor: Any, size: int) -> np.ndarray:
-        _refuse_other_shape(tensor, size)
-        if self.dequantises:
-            return _dequantised(tensor)
-        if tensor.tensor_type != GGMLQuantizationType.F32:
-            raise NotCompiledError(f"its {tensor.name} is {GGMLQuantizationType(tensor.tensor_type).name}, not F32")
-        return np.array(tensor.data)
 
 
 def _refuse_other_shape(tensor: Any, *expected: int) -> None:
@@ -306,11 +307,6 @@ def _refuse_other_shape(tensor: Any, *expected: int) -> None:
         raise NotCompiledError(f"its {tensor.name} is {list(shape)} instead of {list(expected)}")
 
 
-def _dequantised(tensor: Any) -> np.ndarray:
-    """Return a tensor of any type as float32. NotCompiledError if gguf does not know the type."""
-    try:
-        singles: np.ndarray = dequantize(tensor.data, tensor.tensor_type)
-    except NotImplementedError as error:
-        name = GGMLQuantizationType(tensor.tensor_type).name
-        raise NotCompiledError(f"its {tensor.name} is {name}, which cannot be dequantised") from error
-    return singles
+def _floats(tensor: Any, size: int) -> np.ndarray:
+    _refuse_other_shape(tensor, size)
+    return dequantised(tensor)

@@ -21,7 +21,7 @@ from slipstream.sampling import kernel
 from slipstream.sampling.rule import NUMBERS
 
 _MADE_OF = """
-    following forward lanes matrices phases processor products quantised records team tiles
+    block_types byte_dots following forward lanes matrices phases processor products quantised records team tiles
 """.split()
 
 

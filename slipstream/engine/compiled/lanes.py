@@ -229,13 +229,8 @@ def _store_bytes(builder: Any, address: Any, value: Any) -> None:
     builder.store(whole, at(builder, address, _BYTES), align=4)
 
 
-def _load_bytes(builder: Any, address: Any) -> Any:
-    whole = builder.load(at(builder, address, _BYTES), align=1)
-    return builder.sitofp(builder.sext(whole, INTS), FLOATS)
-
-
-def _read_half(builder: Any, address: Any) -> Any:
-    return builder.fpext(builder.load(at(builder, address, ir.HalfType()), align=1), FLOAT)
+def _load_float16(builder: Any, address: Any) -> Any:
+    return builder.fpext(builder.load(at(builder, address, HALVES), align=2), FLOATS)
 
 
 def _rounded_to_whole(builder: Any, value: Any) -> Any:
@@ -243,8 +238,8 @@ def _rounded_to_whole(builder: Any, value: Any) -> Any:
     return builder.fsub(builder.fadd(value, shift), shift)
 
 
-load_bytes = operation(_vector, (_address,), _load_bytes)
-"""Sixteen int8 from an address on."""
+load_float16 = operation(_vector, (_address,), _load_float16)
+"""Sixteen float16 from an address on."""
 
 store_bytes = operation(types.void, (_address, _vector), _store_bytes)
 """Whole numbers from -128 to 127 as int8."""
@@ -252,9 +247,6 @@ store_bytes = operation(types.void, (_address, _vector), _store_bytes)
 absolute = operation(_vector, (_vector,), lambda b, value: _larger(b, value, b.fsub(numbers(0.0), value)))
 rounded = operation(_vector, (_vector,), _rounded_to_whole)
 """To the nearest whole number, ties to even; of numbers below 4,000,000."""
-
-read_half = operation(types.float32, (_address,), _read_half)
-"""A float16."""
 
 write_integer = operation(
     types.void,

@@ -21,7 +21,9 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba import carray
 
+from slipstream.engine.compiled.block_types import BLOCK
 from slipstream.engine.compiled.lanes import (
     LANES,
     add,
@@ -33,10 +35,10 @@ from slipstream.engine.compiled.lanes import (
     larger,
     largest_of,
     load,
-    load_bytes,
+    load_float16,
     load_halves,
     multiply,
-    read_half,
+    pointer,
     read_integer,
     read_number,
     rounded_to_half,
@@ -50,12 +52,12 @@ from slipstream.engine.compiled.lanes import (
 )
 from slipstream.engine.compiled.matrices import MOST_ROWS, open_for_attention, open_for_products
 from slipstream.engine.compiled.products import (
-    STEP_BYTES,
     TILE_COLUMNS,
     TILE_ROWS,
     WIDENED,
 )
-from slipstream.engine.compiled.quantised import BLOCK, BLOCK_BYTES, INPUT_BYTES, quantise
+from slipstream.engine.compiled.quantised import INPUT_BYTES, quantise
+from slipstream.engine.compiled.records import MATRIX, MATRIX_PARTS
 from slipstream.engine.compiled.team import Share, complete, take
 from slipstream.engine.compiled.tiles import call_tile
 
@@ -91,27 +93,40 @@ def _put(step: Any, to: int, place: int, value: Any) -> None:
 
 
 @compiled
-def _embed_quantised(step: Any, token: int, to: int) -> None:
-    """A row of blocks as a GGUF file has them: a scale in float16, and 32 numbers of one byte."""
-    source = step.embedding + token * (step.hidden_size // BLOCK) * (BLOCK + 2)
-    for place in range(0, step.hidden_size, BLOCK):
-        scale = splat(read_half(source))
-        store(to + 4 * place, multiply(load_bytes(source + 2), scale))
-        store(to + 4 * (place + LANES), multiply(load_bytes(source + 2 + LANES), scale))
-        source += BLOCK + 2
+def _embed_quantised(step: Any, token: int, to: int, scratch: int) -> None:
+    """A token's weights out of blocks of sixteen tokens."""
+    matrix = carray(pointer(step.embedding_blocks), (MATRIX_PARTS,), MATRIX)[0]
+    size, group_bytes = step.hidden_size // matrix.steps, matrix.column_bytes // matrix.steps
+    source = matrix.place + token // LANES * matrix.column_bytes
+    for group in range(matrix.steps):
+        call_tile(matrix.tile, 0, 0, 0, source + group * group_bytes, 0, 1, step.origin, 1, 0, scratch, 0)
+        for place in range(size):
+            weight = read_number(scratch + 4 * (place * LANES + token % LANES))
+            write_number(to + 4 * (group * size + place), weight)
 
 
 @compiled
-def embed(step: Any, row: int) -> None:
+def _embed_numbers(step: Any, token: int, to: int) -> None:
+    """A token's row of float32, bfloat16 or float16."""
+    size, width = step.hidden_size, step.embedding_width
+    source = step.embedding + token * size * width
+    for place in range(0, size, LANES):
+        if width == 4:
+            store(to + 4 * place, load(source + 4 * place))
+        elif step.bf16:
+            store(to + 4 * place, load_halves(source + 2 * place))
+        else:
+            store(to + 4 * place, load_float16(source + 2 * place))
+
+
+@compiled
+def embed(step: Any, row: int, scratch: int) -> None:
     """A token's embedding, and how far its position turns."""
     token, to = read_integer(step.ids + 8 * row), step.residual + row * step.hidden_size * 4
-    if step.quantised:
-        _embed_quantised(step, token, to)
+    if step.embedding:
+        _embed_numbers(step, token, to)
     else:
-        size, width = step.hidden_size, _width_of(step)
-        source = step.embedding + token * size * width
-        for place in range(0, size, LANES):
-            store(to + 4 * place, load_halves(source + 2 * place) if step.bf16 else load(source + 4 * place))
+        _embed_quantised(step, token, to, scratch)
     half = step.head_size // 2
     cosines = step.rotations + row * step.head_size * 4
     position = np.float32(read_integer(step.positions + 8 * row))
@@ -162,7 +177,7 @@ def multiply_rows(
     inputs: int,
     input_size: int,
     rows: int,
-    weights: int,
+    matrix: int,
     bias: int,
     tiles: int,
     kind: int,
@@ -170,86 +185,38 @@ def multiply_rows(
     output_bytes: int,
 ) -> None:
     """A product of ``rows`` rows: a phase, whose units are tiles; ``kind`` says what becomes of
-    it."""
-    if step.quantised:
-        _multiply_quantised(
-            step, share, phase, inputs, input_size, rows, weights, bias, tiles, kind, outputs, output_bytes
-        )
-        return
-    scratch, steps = share[2], input_size * _width_of(step) // 4
-    row_bytes, column_bytes = input_size * input_width_of(step), STEP_BYTES * steps
-    at_once = _rows_at_once(step, rows)
-    done = 0
-    first, end = take(share, phase, tiles)
-    while first < end:
-        for tile in range(first, end):
-            matrix = weights + tile * 2 * column_bytes
-            for row in range(0, rows, at_once):
-                count, source, to = min(at_once, rows - row), inputs + row * row_bytes, scratch + row * _TILE_BYTES
-                call_tile(
-                    step.products,
-                    count,
-                    source,
-                    row_bytes,
-                    matrix,
-                    column_bytes,
-                    steps,
-                    step.origin,
-                    1,
-                    0,
-                    to,
-                    _TILE_BYTES,
-                )
-            _finish(step, scratch, rows, tile, bias, kind, outputs, output_bytes)
-        done += end - first
-        first, end = take(share, phase, tiles)
-    complete(share, phase, tiles, done)
-
-
-@compiled
-def _multiply_quantised(
-    step: Any,
-    share: Share,
-    phase: int,
-    inputs: int,
-    input_size: int,
-    rows: int,
-    weights: int,
-    bias: int,
-    tiles: int,
-    kind: int,
-    outputs: int,
-    output_bytes: int,
-) -> None:
-    """The same of a matrix in eight bits. Every thread has the rows in eight bits for itself: that
-    takes less than to wait for one another."""
-    scratch, blocks = share[2], input_size // BLOCK
-    row_bytes, column_bytes = blocks * INPUT_BYTES, blocks * BLOCK_BYTES
-    quantised = scratch + rows * _TILE_BYTES
+    it. Every thread quantises the rows for itself: that takes less than to wait for one another."""
+    parts = carray(pointer(matrix), (MATRIX_PARTS,), MATRIX)
+    scratch, quantised = share[2], share[2] + rows * _TILE_BYTES
+    row_bytes = input_size // BLOCK * INPUT_BYTES
     at_once, is_ready = _rows_at_once(step, rows), False
     done = 0
     first, end = take(share, phase, tiles)
     while first < end:
         for tile in range(first, end):
-            if not is_ready:
+            index = 0
+            while parts[index].end <= tile:
+                index += 1
+            part = parts[index]
+            if part.is_quantised and not is_ready:
                 for row in range(rows):
                     quantise(inputs + row * input_size * 4, input_size, quantised + row * row_bytes)
                 is_ready = True
-            matrix = weights + tile * 2 * column_bytes
+            source = quantised if part.is_quantised else inputs
+            weights = part.place + tile * 2 * part.column_bytes
             for row in range(0, rows, at_once):
-                count, source, to = min(at_once, rows - row), quantised + row * row_bytes, scratch + row * _TILE_BYTES
                 call_tile(
-                    step.products,
-                    count,
-                    source,
-                    row_bytes,
-                    matrix,
-                    column_bytes,
-                    blocks,
+                    part.tile,
+                    min(at_once, rows - row),
+                    source + row * part.row_bytes,
+                    part.row_bytes,
+                    weights,
+                    part.column_bytes,
+                    part.steps,
                     step.origin,
                     1,
                     0,
-                    to,
+                    scratch + row * _TILE_BYTES,
                     _TILE_BYTES,
                 )
             _finish(step, scratch, rows, tile, bias, kind, outputs, output_bytes)

@@ -4,7 +4,7 @@ depend on the rest of its tile.
 A matrix ``[outputs, inputs]`` lies as ``[outputs / 16][steps][16]``: what a step of a chain needs
 of sixteen outputs is one vector of 64 bytes. In float32 a step takes one input; in bfloat16 two,
 which lie in four bytes. So a step takes four bytes of a row of inputs and 64 of weights in either,
-and addresses are the same.
+and addresses are the same. In float16 a step takes two inputs in float32, one after the other.
 
 bfloat16 steps are one instruction where the processor has it (AVX-512 BF16), and two fused
 multiply-adds elsewhere; the two differ in their last bits, and `BF16_INSTRUCTION` says which it is.
@@ -89,10 +89,26 @@ def _bf16_step(builder: Any, total: Any, weights: Any, *inputs: Any) -> Any:
         products = llvm_function(builder, "llvm.x86.avx512bf16.dpbf16ps.512", FLOATS, [FLOATS, pairs, pairs])
         return builder.call(products, [total, builder.bitcast(weights, pairs), builder.bitcast(inputs[0], pairs)])
 
+    return _wide_bf16_step(builder, total, weights, *inputs)
+
+
+def _wide_bf16_step(builder: Any, total: Any, weights: Any, *inputs: Any) -> Any:
+    """The same by multiply-adds, of inputs in float32."""
     first = builder.bitcast(builder.shl(weights, integers(16)), FLOATS)
     second = builder.bitcast(builder.and_(weights, integers(0xFFFF0000)), FLOATS)
     total = fuse(builder, first, builder.bitcast(inputs[0], FLOATS), total)
     return fuse(builder, second, builder.bitcast(inputs[1], FLOATS), total)
+
+
+def _halves_step(builder: Any, total: Any, weights: Any, *inputs: Any) -> Any:
+    """The same of float16: sixteen outputs of an input, and then of the next."""
+    pairs = builder.bitcast(weights, ir.VectorType(ir.HalfType(), 2 * LANES))
+    nothing = ir.Constant(pairs.type, ir.Undefined)
+    for place, each in enumerate(inputs):
+        lanes = ir.Constant(INTS, list(range(place * LANES, (place + 1) * LANES)))
+        halves = builder.fpext(builder.shuffle_vector(pairs, nothing, lanes), FLOATS)
+        total = fuse(builder, halves, builder.bitcast(each, FLOATS), total)
+    return total
 
 
 def _float_step(builder: Any, total: Any, weights: Any, inputs: Any) -> Any:
@@ -102,6 +118,16 @@ def _float_step(builder: Any, total: Any, weights: Any, inputs: Any) -> Any:
 def write_bf16(builder: Any, part: Part, *values: Any) -> None:
     """A part of a tile in bfloat16."""
     _Tile(builder, part, _bf16_step, 2 if WIDENED else 1).write(*values)
+
+
+def write_wide_bf16(builder: Any, part: Part, *values: Any) -> None:
+    """The same with inputs in float32."""
+    _Tile(builder, part, _wide_bf16_step, 2).write(*values)
+
+
+def write_halves(builder: Any, part: Part, *values: Any) -> None:
+    """The same in float16, with inputs in float32."""
+    _Tile(builder, part, _halves_step, 2).write(*values)
 
 
 def write_float(builder: Any, part: Part, *values: Any) -> None:

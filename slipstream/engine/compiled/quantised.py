@@ -1,24 +1,24 @@
-"""Products of rows and matrices in eight bits: as GGUF's Q8_0, blocks of 32 whole numbers with a
-scale, inputs too.
+"""Products of rows and quantised matrices, whose blocks `block_types` describes. Inputs are
+quantised too, to eight bits.
 
-A matrix ``[outputs, inputs]`` lies as ``[outputs / 16][inputs / 32]`` blocks::
+A row of inputs is one block after another: 32 numbers of one byte, their scale in float32, -128
+times their sum and -128 times that of the last sixteen in int32, and the scale times the sum in
+float32.
 
-    [8 steps][16 outputs][4 inputs] of one byte each, 128 above what they mean     512 bytes
-    [16 outputs] scales in float16                                                  32 bytes
-
-and a row of inputs as one block after another: 32 numbers of one byte, their scale in float32, and
--128 times their sum, which takes off what the weights' bytes are above what they mean. The products
-of a block are whole numbers, so they have the same bits however a processor adds them; the sums of
-blocks are one chain of fused multiply-adds in their order.
+The products of a block are whole numbers, so they have the same bits however a processor adds them;
+the sums of blocks are one chain of fused multiply-adds in their order. Where weights have minima,
+each block adds a second one.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
 
+from slipstream.engine.compiled.block_types import BLOCK, STEP_BYTES, STEP_INPUTS, STEPS, BlockType
+from slipstream.engine.compiled.byte_dots import Dots
 from slipstream.engine.compiled.lanes import (
     FLOAT,
     FLOATS,
@@ -34,7 +34,6 @@ from slipstream.engine.compiled.lanes import (
     integers,
     larger,
     largest_of,
-    llvm_function,
     load,
     multiply,
     numbers,
@@ -46,134 +45,77 @@ from slipstream.engine.compiled.lanes import (
     write_integer,
     write_number,
 )
-from slipstream.engine.compiled.processor import HAS_BYTE_DOTS, HAS_WORD_DOTS
 from slipstream.engine.compiled.products import Part, ask_for_next, carried, constant, offset, repeat
 
-BLOCK = 32
-"""Inputs that share a scale."""
-
-_STEP_INPUTS = 4
-_STEPS = BLOCK // _STEP_INPUTS
-_STEP_BYTES = LANES * _STEP_INPUTS
-_WEIGHT_BYTES = _STEPS * _STEP_BYTES
-
-BLOCK_BYTES = _WEIGHT_BYTES + 2 * LANES
-"""Bytes of a block of weights, for sixteen outputs."""
-
-INPUT_BYTES = BLOCK + 8
+INPUT_BYTES = BLOCK + 16
 """Bytes of a block of a row of inputs."""
-
-OFFSET = 128
-"""Offset of a weight's byte."""
 
 BESIDE = 4
 """Registers that a step has full beside its sums."""
 
+_SCALE, _SUM, _LAST_SUM, _SCALED_SUM = (BLOCK + 4 * place for place in range(4))
+"""Places in a block of inputs."""
+
+_OFFSET_BITS = 7
+_OFFSET = 2**_OFFSET_BITS
 _LARGEST = np.float32(127.0)
 _ZERO = np.float32(0.0)
 _LEAST = np.float32(1e-30)
 """Least of a block's largest number. A block below it counts as zeros, for its inverse might be
 infinite."""
-_WORDS = ir.VectorType(ir.IntType(16), 2 * LANES)
-_HALF_INTS, _HALF_WORDS = ir.VectorType(INT32, LANES // 2), ir.VectorType(ir.IntType(16), LANES)
+
+_BYTES = ir.VectorType(ir.IntType(8), LANES)
 
 
-def _dot(builder: Any, sums: Any, weights: Any, inputs: Any) -> Any:
-    """Add the four products in each lane's 32 bits, of a byte without a sign and one with it. They
-    are whole numbers, so all instructions give the same."""
-    if HAS_BYTE_DOTS:
-        dots = llvm_function(builder, "llvm.x86.avx512.vpdpbusd.512", INTS, [INTS] * 3)
-        return builder.call(dots, [sums, weights, inputs])
-    if HAS_WORD_DOTS:
-        return _dot_of_words(builder, sums, weights, inputs)
-    for place in range(_STEP_INPUTS):
-        weight = builder.and_(builder.lshr(weights, integers(8 * place)), integers(0xFF))
-        value = builder.ashr(builder.shl(inputs, integers(24 - 8 * place)), integers(24))
-        sums = builder.add(sums, builder.mul(weight, value))
-    return sums
+class _Factors(NamedTuple):
+    """A block's numbers for sixteen outputs: ``scales`` of its parts in whole numbers if it has
+    several, ``scale`` of all."""
+
+    scale: Any
+    scales: list[Any]
+    minimum: Any
 
 
-def _dot_of_words(builder: Any, sums: Any, weights: Any, inputs: Any) -> Any:
-    """The same by products of 16-bit numbers: of a lane's first and third byte, and of its second
-    and fourth."""
-
-    def every(number: int) -> Any:
-        return ir.Constant(_WORDS, [number] * (2 * LANES))
-
-    weights, inputs = builder.bitcast(weights, _WORDS), builder.bitcast(inputs, _WORDS)
-    first = builder.and_(weights, every(0xFF)), builder.ashr(builder.shl(inputs, every(8)), every(8))
-    second = builder.lshr(weights, every(8)), builder.ashr(inputs, every(8))
-    for pair in (first, second):
-        sums = builder.add(sums, _by_halves(builder, *pair))
-    return sums
-
-
-def _by_halves(builder: Any, weights: Any, inputs: Any) -> Any:
-    """Sixteen sums of the products of two neighbours each, by an instruction for eight of them."""
-    dots = llvm_function(builder, "llvm.x86.avx2.pmadd.wd", _HALF_INTS, [_HALF_WORDS] * 2)
-    nothing, halves = ir.Constant(_WORDS, ir.Undefined), []
-    for start in (0, LANES):
-        lanes = ir.Constant(ir.VectorType(INT32, LANES), list(range(start, start + LANES)))
-        halves.append(builder.call(dots, [builder.shuffle_vector(each, nothing, lanes) for each in (weights, inputs)]))
-    return builder.shuffle_vector(*halves, ir.Constant(INTS, list(range(LANES))))
-
-
-def write_quantised(
+def write_products(
+    kind: BlockType,
     builder: Any,
     part: Part,
     inputs: Any,
     input_bytes: Any,
     weights: Any,
     column_bytes: Any,
-    blocks: Any,
+    groups: Any,
     table: Any,
     table_blocks: Any,
     block_bytes: Any,
     outputs: Any,
     output_bytes: Any,
 ) -> None:
-    """A part of a tile: a loop over blocks around one over a block's steps, and then the sums. A
-    tile's step is a block, and there is no table."""
-    rows, columns = part.rows, part.columns
-    entry, places = builder.block, [(row, column) for row in rows for column in columns]
-    outer, inner, after, done = map(builder.function.append_basic_block, ("block", "step", "next", "sums"))
+    """A part of a tile: a loop over groups around one over their blocks, and then the sums. A
+    tile's step is a group, and there is no table."""
+    places, entry = [(row, column) for row in part.rows for column in part.columns], builder.block
+    outer, inner, after, done = map(builder.function.append_basic_block, ("group", "block", "next", "sums"))
     builder.branch(outer)
 
     builder.position_at_end(outer)
-    block = carried(builder, constant(0), entry)
+    group = carried(builder, constant(0), entry)
     sums = {place: carried(builder, numbers(0.0), entry) for place in places}
-    of_rows = {
-        row: offset(builder, offset(builder, inputs, block, constant(INPUT_BYTES)), constant(row), input_bytes)
-        for row in rows
-    }
-    of_columns = {
-        column: offset(builder, offset(builder, weights, block, constant(BLOCK_BYTES)), constant(column), column_bytes)
-        for column in columns
-    }
-    starts = {row: spread(builder, _read(builder, of_rows[row], BLOCK + 4, INT32, 4)) for row in rows}
+    start = offset(builder, weights, group, constant(kind.group_bytes))
+    of_columns = {column: offset(builder, start, constant(column), column_bytes) for column in part.columns}
     builder.branch(inner)
 
     builder.position_at_end(inner)
-    step = carried(builder, constant(0), outer)
-    dots = {(row, column): carried(builder, starts[row], outer) for row, column in places}
-    read = builder.mul(step, constant(_STEP_BYTES)), builder.mul(step, constant(_STEP_INPUTS))
-    lanes = {column: _read(builder, builder.add(of_columns[column], read[0]), 0, INTS, 32) for column in columns}
-    ask_for_next(builder, part, weights, column_bytes, offset(builder, read[0], block, constant(BLOCK_BYTES)))
-    given = {row: spread(builder, _read(builder, builder.add(of_rows[row], read[1]), 0, INT32, 4)) for row in rows}
-    dotted = {(row, column): _dot(builder, dots[row, column], lanes[column], given[row]) for row, column in places}
-    repeat(builder, inner, step, constant(_STEPS), dots, dotted, after)
+    block = carried(builder, constant(0), outer)
+    running = {place: carried(builder, total, outer) for place, total in sums.items()}
+    number = builder.add(builder.mul(group, constant(kind.blocks)), block)
+    read = offset(builder, inputs, number, constant(INPUT_BYTES))
+    of_rows = {row: offset(builder, read, constant(row), input_bytes) for row in part.rows}
+    _ask(builder, kind, part, weights, column_bytes, number)
+    totals = _block(builder, kind, of_rows, of_columns, block, running)
+    repeat(builder, inner, block, constant(kind.blocks), running, totals, after)
 
     builder.position_at_end(after)
-    scales = {
-        column: builder.fpext(_read(builder, of_columns[column], _WEIGHT_BYTES, HALVES, 32), FLOATS)
-        for column in columns
-    }
-    totals = {}
-    for row, column in places:
-        scale = builder.fmul(scales[column], spread(builder, _read(builder, of_rows[row], BLOCK, FLOAT, 4)))
-        dot = builder.sitofp(dotted[row, column], FLOATS)
-        totals[row, column] = fuse(builder, dot, scale, sums[row, column])
-    repeat(builder, outer, block, blocks, sums, totals, done)
+    repeat(builder, outer, group, groups, sums, totals, done)
 
     builder.position_at_end(done)
     for row, column in places:
@@ -181,6 +123,146 @@ def write_quantised(
             builder, offset(builder, outputs, constant(row), output_bytes), constant(column), constant(4 * LANES)
         )
         builder.store(totals[row, column], at(builder, to, FLOATS), align=4)
+
+
+def _ask(builder: Any, kind: BlockType, part: Part, weights: Any, column_bytes: Any, number: Any) -> None:
+    """Prefetch as much as a block has."""
+    size = kind.group_bytes // kind.blocks
+    for place in range(0, size, STEP_BYTES):
+        ask_for_next(builder, part, weights, column_bytes, offset(builder, constant(place), number, constant(size)))
+
+
+def _block(
+    builder: Any, kind: BlockType, of_rows: dict[int, Any], of_columns: dict[int, Any], block: Any, sums: dict[Any, Any]
+) -> dict[Any, Any]:
+    """The sums after a block, which is the group's so manieth. Places are those of its inputs, and
+    those of groups of weights."""
+    quants = {column: offset(builder, place, block, constant(kind.quant_bytes)) for column, place in of_columns.items()}
+    steps_of_scale, parts = STEPS // kind.scales, []
+    for first in range(0, STEPS, steps_of_scale):
+        starts = {row: spread(builder, _start(builder, kind, place, first)) for row, place in of_rows.items()}
+        dots = Dots(builder, kind.bits, {place: starts[place[0]] for place in sums})
+        for step in range(first, first + steps_of_scale):
+            dots.add_step(
+                {column: _quants(builder, kind, place, step) for column, place in quants.items()},
+                {
+                    row: spread(builder, _read(builder, place, STEP_INPUTS * step, INT32, 4))
+                    for row, place in of_rows.items()
+                },
+            )
+        parts.append(dots.totals())
+    factors = {column: _factors(builder, kind, place, block) for column, place in of_columns.items()}
+    given = {row: spread(builder, _read(builder, place, _SCALE, FLOAT, 4)) for row, place in of_rows.items()}
+    totals = {}
+    for (row, column), total in sums.items():
+        of_column = factors[column]
+        value = _scaled(builder, [builder.sitofp(each[row, column], FLOATS) for each in parts], of_column.scales)
+        totals[row, column] = fuse(builder, value, builder.fmul(of_column.scale, given[row]), total)
+        if kind.has_minima:
+            scaled_sum = spread(builder, _read(builder, of_rows[row], _SCALED_SUM, FLOAT, 4))
+            totals[row, column] = fuse(builder, of_column.minimum, scaled_sum, totals[row, column])
+    return totals
+
+
+def _start(builder: Any, kind: BlockType, row: Any, step: int) -> Any:
+    """Return what takes off the offset of the weights from a scale's first ``step`` on."""
+    if not kind.offset:
+        return ir.Constant(INT32, 0)
+    total = _read(builder, row, _SUM, INT32, 4)
+    if kind.scales > 1:
+        last = _read(builder, row, _LAST_SUM, INT32, 4)
+        total = last if step else builder.sub(total, last)
+    return builder.ashr(total, ir.Constant(INT32, _OFFSET_BITS + 1 - kind.offset.bit_length()))
+
+
+def _scaled(builder: Any, dots: list[Any], scales: list[Any]) -> Any:
+    """Return a block's sum; whole numbers below 2^24, so that nothing is rounded."""
+    if not scales:
+        return dots[0]
+    return fuse(builder, dots[1], scales[1], builder.fmul(dots[0], scales[0]))
+
+
+def _quants(builder: Any, kind: BlockType, block: Any, step: int) -> Any:
+    """Return a step's quants: four bytes in each lane.
+
+    ::
+
+        8 bits     [8 steps][16][4]
+        4          [4][16][4]: two steps, the first in the lower bits
+        5 and 6    the same of the lower four bits, and then
+        5          [16][4]: the highest bits of eight steps
+        6          [2][16][4]: the highest two of four steps each
+    """
+    if kind.bits == 8:
+        return _read(builder, block, step * STEP_BYTES, INTS, 16)
+    pair = _read(builder, block, step // 2 * STEP_BYTES, INTS, 16)
+    low = builder.and_(builder.lshr(pair, integers(4 * (step % 2))), integers(0x0F0F0F0F))
+    if kind.bits == 4:
+        return low
+    bits, mask = kind.bits - 4, 0x10101010 if kind.bits == 5 else 0x30303030
+    steps = 8 // bits
+    high = _read(builder, block, (STEPS // 2 + step // steps) * STEP_BYTES, INTS, 16)
+    shift = 4 - bits * (step % steps)
+    high = builder.shl(high, integers(shift)) if shift > 0 else builder.lshr(high, integers(-shift))
+    return builder.or_(low, builder.and_(high, integers(mask)))
+
+
+def _factors(builder: Any, kind: BlockType, group: Any, block: Any) -> _Factors:
+    def whole(place: int, number: Any) -> Any:
+        address = offset(builder, builder.add(group, constant(place)), number, constant(LANES))
+        return builder.sitofp(builder.sext(_read(builder, address, 0, _BYTES, 16), INTS), FLOATS)
+
+    scale, *minima = (
+        builder.fpext(_read(builder, group, kind.factors_place + 2 * LANES * place, HALVES, 16), FLOATS)
+        for place in range(1 + kind.has_minima)
+    )
+    if kind.blocks == 1:
+        return _Factors(scale, [], minima[0] if minima else None)
+    minimum = builder.fmul(minima[0], whole(kind.minima_place, block)) if minima else None
+    first = builder.mul(block, constant(kind.scales))
+    scales = [whole(kind.scales_place, builder.add(first, constant(each))) for each in range(kind.scales)]
+    if kind.scales == 1:
+        return _Factors(builder.fmul(scale, scales[0]), [], minimum)
+    return _Factors(scale, scales, minimum)
+
+
+def write_weights(
+    kind: BlockType,
+    builder: Any,
+    inputs: Any,
+    input_bytes: Any,
+    weights: Any,
+    column_bytes: Any,
+    groups: Any,
+    table: Any,
+    table_blocks: Any,
+    block_bytes: Any,
+    outputs: Any,
+    output_bytes: Any,
+) -> None:
+    """Write the weights of a group, ``[inputs][16]`` in float32."""
+    entry = builder.block
+    loop, done = map(builder.function.append_basic_block, ("block", "written"))
+    builder.branch(loop)
+    builder.position_at_end(loop)
+    block = carried(builder, constant(0), entry)
+    quants = offset(builder, weights, block, constant(kind.quant_bytes))
+    factors = _factors(builder, kind, weights, block)
+    to = offset(builder, outputs, block, constant(4 * LANES * BLOCK))
+    for step in range(STEPS):
+        four = _quants(builder, kind, quants, step)
+        scale = factors.scale
+        if factors.scales:
+            scale = builder.fmul(scale, factors.scales[step * kind.scales // STEPS])
+        for place in range(STEP_INPUTS):
+            quant = builder.and_(builder.lshr(four, integers(8 * place)), integers(0xFF))
+            weight = builder.fmul(builder.sitofp(builder.sub(quant, integers(kind.offset)), FLOATS), scale)
+            if kind.has_minima:
+                weight = builder.fadd(weight, factors.minimum)
+            row = builder.add(to, constant(4 * LANES * (STEP_INPUTS * step + place)))
+            builder.store(weight, at(builder, row, FLOATS), align=4)
+    repeat(builder, loop, block, constant(kind.blocks), {}, {}, done)
+    builder.position_at_end(done)
 
 
 def _read(builder: Any, address: Any, place: int, kind: Any, alignment: int) -> Any:
@@ -198,21 +280,11 @@ def quantise(source: int, size: int, to: int) -> None:
         inverse = splat(_LARGEST / largest if largest > _LEAST else _ZERO)
         first, second = rounded(multiply(first, inverse)), rounded(multiply(second, inverse))
         block = to + place // BLOCK * INPUT_BYTES
+        scale = np.float32(largest / _LARGEST) + (total - total)
+        whole, last = sum_of(add(first, second)), sum_of(second)
         store_bytes(block, first)
         store_bytes(block + LANES, second)
-        write_number(block + BLOCK, np.float32(largest / _LARGEST) + (total - total))
-        write_integer(block + BLOCK + 4, -OFFSET * int(sum_of(add(first, second))))
-
-
-def in_blocks(numbers: np.ndarray, scales: np.ndarray) -> np.ndarray:
-    """A matrix as products read it, of its ``numbers`` ``[outputs, inputs]`` in int8 and ``scales``
-    ``[outputs, inputs / 32]`` in float16; outputs are a multiple of 16. Bytes
-    ``[outputs / 16, inputs / 32, BLOCK_BYTES]``."""
-    outputs, inputs = numbers.shape
-    packed = np.empty((outputs // LANES, inputs // BLOCK, BLOCK_BYTES), dtype=np.uint8)
-    above = numbers.view(np.uint8) ^ np.uint8(OFFSET)
-    steps = above.reshape(-1, LANES, inputs // BLOCK, _STEPS, _STEP_INPUTS).transpose(0, 2, 3, 1, 4)
-    packed[..., :_WEIGHT_BYTES] = steps.reshape(*packed.shape[:2], _WEIGHT_BYTES)
-    by_block = np.ascontiguousarray(scales.reshape(-1, LANES, inputs // BLOCK).transpose(0, 2, 1))
-    packed[..., _WEIGHT_BYTES:] = by_block.view(np.uint8)
-    return packed
+        write_number(block + _SCALE, scale)
+        write_integer(block + _SUM, -_OFFSET * int(whole))
+        write_integer(block + _LAST_SUM, -_OFFSET * int(last))
+        write_number(block + _SCALED_SUM, scale * whole)

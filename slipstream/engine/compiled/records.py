@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 _SHAPE = """
-    hidden_size head_count kv_head_count head_size feed_forward vocabulary_columns layer_count bf16 quantised
+    hidden_size head_count kv_head_count head_size feed_forward vocabulary_columns layer_count bf16
 """.split()
-"""Fields of the model. ``bf16`` says that its numbers are bfloat16, ``quantised`` that its matrices
-are in eight bits."""
+"""Fields of the model. ``bf16`` says that its numbers are bfloat16."""
 
-_WEIGHTS = """embedding final_norm head layers frequencies""".split()
+_WEIGHTS = """embedding embedding_width embedding_blocks final_norm head layers frequencies""".split()
+"""``embedding`` is rows of numbers of ``embedding_width`` bytes (2 is bfloat16 if the model is, and
+else float16), or 0. Then it is quantised, and ``embedding_blocks`` is its `MATRIX`."""
 
 _ROWS = """origin row_count wanted_count ids positions slots""".split()
 """Fields of the step: each row's token, its position and the slot of its key, all int64; and how
@@ -68,6 +69,14 @@ chosen next, and whether a row has ``ended``, are int64; ``tokens`` and ``scores
 each row, and else 0. The run ends once there is something else than 0 at
 ``stop_flag``."""
 
+MATRIX = np.dtype([(name, np.int64) for name in "end place tile column_bytes steps row_bytes is_quantised".split()])
+"""A part of a matrix: up to the tile before ``end``, by the ``tile`` at that address; ``place`` is
+where the matrix's first tile would be. Bytes of sixteen outputs, the steps of a sum, and the bytes
+of a row of inputs."""
+
+MATRIX_PARTS = 3
+"""Parts of a matrix at most: queries, keys and values may be of different types."""
+
 LAYER = np.dtype(
     [
         (name, np.int64)
@@ -77,4 +86,6 @@ LAYER = np.dtype(
         """.split()
     ]
 )
-"""0 for what a layer has not; ``window`` is how many keys a query sees at most, 0 for all."""
+"""``projection``, ``output``, ``gate_up`` and ``down`` are places of `MATRIX_PARTS` of `MATRIX`, as
+is a step's ``head``. 0 for what a layer has not; ``window`` is how many keys a query sees at most,
+0 for all."""

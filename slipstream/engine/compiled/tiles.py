@@ -11,6 +11,8 @@ All tiles have the same arguments:
 - steps of each block;
 - the place of a table of blocks, how many, and the bytes of one;
 - the outputs' place, and bytes from a row to the next.
+
+Without rows, a tile of a quantised matrix writes the weights of a step for sixteen outputs.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from slipstream.engine.compiled import products, quantised
+from slipstream.engine.compiled.block_types import BLOCK_TYPES, BlockType
 from slipstream.engine.compiled.keeping import keep, made_of
 from slipstream.engine.compiled.lanes import INT64, Code
 from slipstream.engine.compiled.matrices import write_matrix_products, write_matrix_scores, write_matrix_values
@@ -34,17 +37,24 @@ from slipstream.engine.compiled.products import TILE_ROWS, Part, constant
 class _InParts(NamedTuple):
     """``columns`` of sixteen outputs; ``write`` gives the instructions of a `Part`. Beside sums a
     step has ``beside`` registers full. From so many rows on it ``asks_from`` memory for the next
-    columns, where it has several."""
+    columns, where it has several. ``write_weights`` is for no rows."""
 
     columns: int
     write: Code
     beside: int
     asks_from: int = 1
+    write_weights: Code | None = None
 
     def write_tile(self, builder: Any, count: Any, *values: Any) -> None:
         """The instructions for each number of rows that there may be."""
         done = builder.function.append_basic_block("written")
         choice = builder.switch(count, done)
+        if self.write_weights is not None:
+            weights = builder.function.append_basic_block("weights")
+            choice.add_case(constant(0), weights)
+            builder.position_at_end(weights)
+            self.write_weights(builder, *values)
+            builder.branch(done)
         for rows in range(1, TILE_ROWS + 1):
             tile = builder.function.append_basic_block(f"rows_{rows}")
             choice.add_case(constant(rows), tile)
@@ -55,6 +65,13 @@ class _InParts(NamedTuple):
         builder.position_at_end(done)
 
 
+def _of_blocks(kind: BlockType) -> Code:
+    write, write_weights = (
+        functools.partial(each, kind) for each in (quantised.write_products, quantised.write_weights)
+    )
+    return _InParts(2, write, quantised.BESIDE, write_weights=write_weights).write_tile
+
+
 _KINDS: dict[str, Code] = {
     "matrix_products": write_matrix_products,
     "matrix_scores": write_matrix_scores,
@@ -62,9 +79,11 @@ _KINDS: dict[str, Code] = {
     "bf16_products": _InParts(2, products.write_bf16, products.BF16_BESIDE).write_tile,
     # A lone row does nothing but wait for memory: to be asked as well then costs it a fifth.
     "float_products": _InParts(2, products.write_float, products.FLOAT_BESIDE, asks_from=2).write_tile,
-    "quantised_products": _InParts(2, quantised.write_quantised, quantised.BESIDE).write_tile,
+    "wide_bf16_products": _InParts(2, products.write_wide_bf16, products.BF16_BESIDE).write_tile,
+    "half_products": _InParts(2, products.write_halves, products.BF16_BESIDE).write_tile,
     "bf16_scores": _InParts(1, products.write_bf16, products.BF16_BESIDE).write_tile,
     "float_scores": _InParts(1, products.write_float, products.FLOAT_BESIDE).write_tile,
+    **{f"{name}_products": _of_blocks(kind) for name, kind in BLOCK_TYPES.items()},
 }
 """Functions that write a tile's instructions, given how many rows it has and all else that it is
 told."""

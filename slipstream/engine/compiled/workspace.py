@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 
+from slipstream.engine.compiled.block_types import BLOCK, BLOCK_TYPES
 from slipstream.engine.compiled.decoder import Decoder
 from slipstream.engine.compiled.lanes import LANES
 from slipstream.engine.compiled.matrices import MOST_ROWS
 from slipstream.engine.compiled.memory import aligned_zeros
 from slipstream.engine.compiled.products import TILE_COLUMNS
-from slipstream.engine.compiled.quantised import BLOCK, INPUT_BYTES
+from slipstream.engine.compiled.quantised import INPUT_BYTES
 
 _LEAST_ROWS, _LEAST_KEYS = 64, 1024
 _ROUNDED = 1024
 """Numbers: no two threads write to one line of a cache."""
+
+
+_GROUP = LANES * max(kind.group_inputs for kind in BLOCK_TYPES.values())
+"""Numbers: weights of a group."""
 
 
 class Workspace:
@@ -40,7 +45,7 @@ class Workspace:
         products = rows * TILE_COLUMNS
         if model.quantised:
             products += rows * max(model.hidden_size, attended, model.feed_forward) // BLOCK * INPUT_BYTES // 4
-        scratch = -(-max(scores, products, model.head_size) // _ROUNDED) * _ROUNDED
+        scratch = -(-max(scores, products, model.head_size, _GROUP) // _ROUNDED) * _ROUNDED
         sizes = {
             "residual": rows * model.hidden_size,
             "wanted_residual": rows * model.hidden_size,
