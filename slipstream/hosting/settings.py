@@ -59,8 +59,8 @@ class ModelServiceSettings(StructureSettings, ListenSettings):
     device: str = Field("cpu", description="torch device, such as cpu, cuda or cuda:1")
     dtype: Literal["float32", "bfloat16"] = Field(
         "bfloat16",
-        description="type of the weights and of the KV cache. A .gguf file of F32, BF16 or Q8_0 keeps its own type; "
-        "other types are dequantised to this one where compiled code serves them",
+        description="type of the weights and of the KV cache. A .gguf file keeps its own types; those that "
+        "no kernel reads, such as Q3_K, are dequantised to this one where compiled code serves them",
     )
     engine: Literal["auto", "compiled", "torch", "llamacpp", "vllm", "sglang"] = Field(
         "auto",

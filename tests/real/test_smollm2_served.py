@@ -36,7 +36,7 @@ PROMPTS = (
     "Der Mond ist aufgegangen,",
     "<|im_start|>user\nRepeat: red, green, blue, red, green, blue.<|im_end|>\n<|im_start|>assistant\n",
 )
-QUESTIONS = ("What is the capital of France?", "And of Italy? Answer in one sentence.", "Name both once more.")
+QUESTIONS = ("Name the capital of France.", "And of Italy? Answer in one sentence.", "Name both once more.")
 SCHEMA = '{"type": "object", "properties": {"city": {"type": "string", "maxLength": 20}, "rivers": {"type": "array", "items": {"type": "string", "maxLength": 12}, "maxItems": 3}}, "required": ["city", "rivers"]}'  # noqa: E501
 NEAR = 1.0
 """In logits of up to thirty: llama.cpp computes with activations in eight bits."""

@@ -97,8 +97,8 @@ def _five_k(blocks: np.ndarray) -> Blocks:
 
 
 def _six_k(blocks: np.ndarray) -> Blocks:
-    """Of each 128 inputs, 64 bytes of lower four bits and 32 of the highest two; 16 scales in int8,
-    and a scale of all."""
+    """Groups of 128 inputs: 64 bytes of lower four bits and 32 of the highest two. Then 16 scales
+    in int8, and a scale of all."""
     shape = blocks.shape[:2]
     low = _nibbles(blocks[..., :128].reshape(*shape, 2, 64)).reshape(*shape, 2, 4, 32)
     packed = blocks[..., 128:192].reshape(*shape, 2, 1, 32)
