@@ -63,6 +63,7 @@ def two_ranks() -> Iterator[Ranks]:
         ("llama", {"vocab_size": 4095}, "float32"),  # the last part of the vocabulary is shorter
         ("llama", {"tie_word_embeddings": True}, "bfloat16"),
         ("qwen2", {}, "bfloat16"),
+        ("gpt_neox", {}, "bfloat16"),  # queries, keys and values in one layer; tensors of older names
         ("qwen3", {}, "float32"),
         ("gemma2", {}, "float32"),
     ],

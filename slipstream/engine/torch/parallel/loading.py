@@ -71,16 +71,16 @@ def _samples(model: Any, division: Division, group: RankGroup) -> list[Sample]:
 
 def _known(weight: torch.Tensor, split: Split | None, rank: int) -> tuple[tuple[int, ...], Floats32]:
     """Return the shape of a whole weight, and its sampled values: 0 where another rank has them."""
+    if split is None:
+        sampled = weight.reshape(-1)[:: sampled_places(weight.numel()).step]
+        return tuple(weight.shape), sampled.to("cpu", torch.float32).numpy()
     shape = list(weight.shape)
-    if split is not None:
-        shape[split.dimension] = split.whole
+    shape[split.dimension] = split.whole
     places = list(np.unravel_index(sampled_places(math.prod(shape)), shape))
-    values = np.zeros(len(places[0]), dtype=np.float32)
-    is_own = np.ones(len(values), dtype=bool)
-    if split is not None:
-        own = split.own(rank)
-        is_own = (places[split.dimension] >= own.start) & (places[split.dimension] < own.stop)
-        places[split.dimension] = places[split.dimension] - own.start
+    own, divided = split.own(rank), places[split.dimension]
+    is_own = (divided >= own.start) & (divided < own.stop)
+    places[split.dimension] = divided - own.start
+    values = np.zeros(len(divided), dtype=np.float32)
     picked = weight[tuple(torch.from_numpy(place[is_own]) for place in places)]
     values[is_own] = picked.to("cpu", torch.float32).numpy()
     return tuple(shape), values

@@ -18,6 +18,8 @@ from safetensors import safe_open
 from torch import nn
 from transformers import AutoModelForCausalLM
 from transformers import initialization as init
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import WeightRenaming, rename_source_key
 
 from slipstream import stages
 from slipstream.engine.checkpoint import NO_TRUST, Trust, check_weights, directory_of, one_line, weight_files
@@ -91,12 +93,13 @@ def _read(model: Any, division: Division, directory: Path, name: str, group: Ran
     """Read this rank's part of each tensor. Returns the names of tensors that the model lacks, and
     of those that it has no place for."""
     places = model.state_dict(keep_vars=True)
+    renamings = [each for each in get_model_conversion_mapping(model) if isinstance(each, WeightRenaming)]
     missing, unused = set(places), set()
     progress = stages.PartProgress(stages.LOADING, log.info, "tensors", quiet_seconds=stages.QUIET_SECONDS)
     for file in weight_files(directory, name):
         with safe_open(file, framework="pt") as opened:
             for key in opened.keys():  # noqa: SIM118
-                place = key if key in places else f"{model.base_model_prefix}.{key}"
+                place, _ = rename_source_key(key, renamings, [], model.base_model_prefix, places)
                 if place not in places:
                     unused.add(key)
                     continue
