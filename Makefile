@@ -11,6 +11,7 @@ export PYTHONSAFEPATH := 1
 
 .DEFAULT_GOAL := help
 PROMPTS ?= 40
+BACKEND ?= compiled
 FAULTS ?= 20
 MESSAGES ?= 2000
 CANCELS ?= 1000
@@ -92,8 +93,8 @@ docs: $(VENV)/docs/ready ## build the documentation as a site, strictly: build/s
 bench: $(VENV)/bench ## every benchmark, an hour: BENCH=--quick takes minutes, BENCH=load only that one
 	$(BIN)/python -m benchmarks $(BENCH)
 
-prove: $(VENV)/dev ## compare served text with plain decoding, bit by bit, while services fail: PROMPTS=40 takes two minutes, 10000 an hour
-	$(BIN)/python -m proving --prompts $(PROMPTS)
+prove: $(VENV)/dev ## compare served text with plain decoding, bit by bit, while services fail: PROMPTS=40 takes two minutes, 10000 an hour; BACKEND=ranks shares the target between two processes
+	$(BIN)/python -m proving --backend $(BACKEND) --prompts $(PROMPTS)
 
 chaos: $(VENV)/dev ## serve sixteen sessions while one fault after another is injected: FAULTS=20 takes four minutes
 	$(BIN)/python -m proving.chaos --faults $(FAULTS)

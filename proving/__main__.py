@@ -22,7 +22,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from proving.disturbances import ALL
+from proving.disturbances import ALL, OF_RANKS
 from proving.pairs import BACKENDS, COMPILED
 from proving.proof import Proof, Run
 from proving.report import Circumstances, complaints, markdown, sentence, table
@@ -41,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not console.is_terminal:
         console = Console(width=_WIDTH)
     if options.list:
-        for disturbance in ALL:
+        for disturbance in (*ALL, *OF_RANKS):
             console.print(f"[bold]{disturbance.name}[/]: {(disturbance.__doc__ or '').splitlines()[0]}")
         return 0
     if options.prompts < LEAST_PROMPTS:
@@ -81,7 +81,8 @@ def _parser() -> argparse.ArgumentParser:
         choices=BACKENDS,
         default=COMPILED,
         help="what computes target and draft (default compiled); llamacpp by GGUF files of them, the draft in four bits; "
-        "gguf by compiled code and such files, in eight bits and in bfloat16; cuda on a GPU",
+        "gguf by compiled code and such files, in eight bits and in bfloat16; cuda on a GPU; ranks by two processes that share "
+        "the target",
     )
     parser.add_argument("--directory", type=Path, default=Path("build/prove"), help="where results are kept")
     parser.add_argument("--commit", help="what to file the results under instead of the tree's commit and changes")

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 import grpc
 
 from proving.hint_faults import HintsContradicted, HintsLate, HintsMadeUp, HintsSpoiled
-from proving.pairs import COMPILED, CUDA, GGUF, TORCH
+from proving.pairs import COMPILED, CUDA, GGUF, RANKS, TORCH
 from proving.proxy import Fault, RunItem
 from proving.run_faults import Delayed, GrantLost, HandlesForgotten, Paused, RunFault, Strike, Twice
 from proving.system import Setup, System
@@ -577,6 +577,29 @@ class VerifierKilled(Disturbance):
             wave.system.start_verifier(0)
 
 
+class RankLost(Disturbance):
+    """A signal to a rank of the verifier's group in the middle of a turn. The group ends by itself,
+    and a new one begins at its address."""
+
+    unit = "groups that ended"
+    scope = Scope.WAVE
+    conflicts = ("sessions moved to a second verifier",)
+
+    def __init__(self, name: str, number: signal.Signals) -> None:
+        """``number`` kills the rank or freezes it."""
+        self.name = name
+        self._number = number
+
+    def during(self, wave: Wave, strike: Strike) -> None:
+        for share in _moments(wave):
+            if not wave.wait_for_progress(share):
+                return
+            wave.system.wait_for("verifier 0")
+            wave.system.lose_rank("verifier 0", self._number)
+            strike(1)
+            wave.system.start_verifier(0)
+
+
 class SecondVerifier(Disturbance):
     """Two verifiers, one of which is killed or stopped while turns run on it. They continue on the
     other one."""
@@ -682,10 +705,15 @@ ALL: tuple[Disturbance, ...] = (
     SecondVerifier(),
 )
 
+OF_RANKS = (RankLost("a rank killed", signal.SIGKILL), RankLost("a rank frozen", signal.SIGSTOP))
+"""Disturbances of a target that ranks share."""
+
 
 def disturbances_on(backend: str) -> Sequence[Disturbance]:
     """Return the disturbances that a backend allows. Compiled code has pages of whole blocks of
     sixteen tokens. llama.cpp's pages have one size, and no two sequences share one."""
+    if backend == RANKS:
+        return [*ALL, *OF_RANKS]
     if backend in (TORCH, CUDA):
         return ALL
     if backend in (COMPILED, GGUF):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 
 import torch
@@ -17,10 +18,12 @@ from transformers import AutoConfig, LlamaConfig, LlamaForCausalLM, PreTrainedMo
 from benchmarks.llamacpp_models import convert
 from slipstream.hosting.tokenizer_files import embedded_directory
 
-COMPILED, TORCH, LLAMACPP, GGUF, CUDA = "compiled", "torch", "llamacpp", "gguf", "cuda"
-BACKENDS = (COMPILED, TORCH, LLAMACPP, GGUF, CUDA)
-"""Backends of the target and the draft. ``gguf`` is compiled code with GGUF files, and ``cuda`` is
-torch on a GPU."""
+COMPILED, TORCH, LLAMACPP, GGUF, CUDA, RANKS = "compiled", "torch", "llamacpp", "gguf", "cuda", "ranks"
+BACKENDS = (COMPILED, TORCH, LLAMACPP, GGUF, CUDA, RANKS)
+"""Backends of the target and the draft. ``gguf`` is compiled code with GGUF files, ``cuda`` is
+torch on a GPU, and ``ranks`` is torch on two ranks, with a compiled draft."""
+
+RANK_COUNT = 2
 
 EMBEDDED, RANDOM_WEIGHTS = "embedded pair", "random weights"
 PAIRS = (EMBEDDED, RANDOM_WEIGHTS)
@@ -48,9 +51,10 @@ class Pair:
     backend: str
 
     def kv_bytes_per_token(self) -> int:
-        """KV bytes of one token in the target."""
+        """KV bytes of one token in the target, or in a rank's part of it."""
         config = AutoConfig.from_pretrained(self.config)
-        size = int(config.head_dim) * int(config.num_key_value_heads) * int(config.num_hidden_layers)
+        heads = ceil(int(config.num_key_value_heads) / (RANK_COUNT if self.backend == RANKS else 1))
+        size = int(config.head_dim) * heads * int(config.num_hidden_layers)
         return 2 * size * (2 if self.dtype == "bfloat16" and self.backend != LLAMACPP else 4)
 
 

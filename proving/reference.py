@@ -17,8 +17,9 @@ import numpy as np
 import torch
 
 from proving.disturbances import disturbances_on
-from proving.pairs import BACKENDS, COMPILED, CUDA, GGUF, LLAMACPP, Pair, pair_named
+from proving.pairs import BACKENDS, COMPILED, CUDA, GGUF, LLAMACPP, RANKS, Pair, pair_named
 from proving.prompts import PromptSource
+from proving.ranked_target import RankedTarget
 from proving.results import Reference, ResultStore
 from proving.schedule import DTYPES, Cell, Turn, plan
 from slipstream.engine.compiled.backend import CompiledBackend
@@ -48,6 +49,7 @@ class PlainDecoder:
     def __init__(self, pair: Pair, longest: int) -> None:
         """``longest``: the longest sequence in tokens, including the prompt."""
         self._backend: Backend
+        self._ranks: RankedTarget | None = None
         token_count = BATCH_SIZE * (ceil(longest / _PAGE_SIZE) + 1) * _PAGE_SIZE
         name = str(pair.target)
         if pair.backend == COMPILED:
@@ -64,10 +66,18 @@ class PlainDecoder:
             from slipstream.engine.torch.cuda.backend import load_cuda  # and with it Triton, which only CUDA has
 
             self._backend = load_cuda(name, device="cuda", dtype=pair.dtype, page_size=_PAGE_SIZE, exact=True)
+        elif pair.backend == RANKS:
+            self._ranks = RankedTarget(name, pair.dtype)
+            self._backend = self._ranks.backend
         else:
             model = TransformersModel.load(name, device="cpu", dtype=pair.dtype)
             self._backend = PlannedBackend(model, page_size=_PAGE_SIZE)
         self._cache = Engine(self._backend, kv_memory_mib=token_count * pair.kv_bytes_per_token() / MIB).cache
+
+    def close(self) -> None:
+        """End the other ranks, if there are any."""
+        if self._ranks is not None:
+            self._ranks.close()
 
     def decode(self, prompts: Sequence[Sequence[int]], turns: Sequence[Turn], token_count: int) -> Reference:
         """Decode a batch of turns, each after its prompt."""
@@ -150,16 +160,14 @@ def main() -> None:
     store = ResultStore(options.directory)
     prompts = PromptSource(options.seed).draw(options.prompts)
     cells = plan([len(prompt) for prompt in prompts], options.seed, disturbances_on(options.backend))
-    decoders: dict[str, PlainDecoder] = {}
-    for cell in cells:
-        if cell.dtype == options.dtype and store.reference(cell.index) is None:
-            if cell.pair not in decoders:
-                pair = pair_named(cell.pair, options.directory, cell.dtype, options.backend)
-                decoders[cell.pair] = PlainDecoder(pair, max(map(len, prompts)) + options.tokens)
-            reference = decode_cell(
-                decoders[cell.pair], cell, prompts, options.tokens, lambda count: print(count, flush=True)
-            )
+    missing = [cell for cell in cells if cell.dtype == options.dtype and store.reference(cell.index) is None]
+    for name in dict.fromkeys(cell.pair for cell in missing):
+        pair = pair_named(name, options.directory, options.dtype, options.backend)
+        decoder = PlainDecoder(pair, max(map(len, prompts)) + options.tokens)
+        for cell in (cell for cell in missing if cell.pair == name):
+            reference = decode_cell(decoder, cell, prompts, options.tokens, lambda count: print(count, flush=True))
             store.save_reference(cell.index, reference)
+        decoder.close()
 
 
 if __name__ == "__main__":

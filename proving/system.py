@@ -13,10 +13,11 @@ from pathlib import Path
 from types import TracebackType
 
 import grpc
+import psutil
 
 from proving.certificates import Certified
 from proving.chaos.clock import ClockOfDay
-from proving.pairs import COMPILED, CUDA, GGUF, LLAMACPP, TORCH, Pair
+from proving.pairs import COMPILED, CUDA, GGUF, LLAMACPP, RANK_COUNT, RANKS, TORCH, Pair
 from proving.proxy import Proxy, ProxyThread
 from slipstream.cli.local import free_address
 from slipstream.cli.service_process import Service
@@ -26,6 +27,8 @@ from slipstream.engine.llamacpp.backend import STREAM_MULTIPLE
 _RECONNECT_SECONDS = 120.0
 
 START_SECONDS = 300.0
+
+RANK_PATIENCE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +118,8 @@ class System:
         flags += ["--prefill-chunk", str(setup.prefill_chunk), "--max-step-tokens", str(setup.max_step_tokens)]
         flags += ["--kv-memory-mib", str(_kv_memory_mib(setup)), "--threads", "1", "--drain-seconds", "0"]
         flags += [*self._engine_flags(setup.pair.target), *self._peer_flags()]
+        if setup.pair.backend == RANKS:
+            flags += ["--tensor-parallel-size", str(RANK_COUNT), "--rank-patience-seconds", str(RANK_PATIENCE_SECONDS)]
         self._start(f"verifier {index}", "verifier_service", self._verifier_addresses[index], flags)
 
     def start_orchestrator(self) -> None:
@@ -141,6 +146,8 @@ class System:
     def _engine_flags(self, model: Path) -> list[str]:
         backend = self.setup.pair.backend
         if backend == LLAMACPP and model.is_dir():  # another draft
+            return []
+        if backend == RANKS:
             return []
         if backend == CUDA:
             return ["--engine", TORCH, "--device", CUDA]
@@ -170,6 +177,12 @@ class System:
         """End a service by a signal, and wait for its end."""
         process = self._services[name].process
         process.send_signal(number)
+        process.wait()
+
+    def lose_rank(self, name: str, number: signal.Signals) -> None:
+        """Send a signal to the last rank of a service, and wait for the end of the group."""
+        process = self._services[name].process
+        psutil.Process(process.pid).children()[-1].send_signal(number)
         process.wait()
 
     def _start(self, name: str, module: str, address: str, flags: Sequence[str]) -> None:
