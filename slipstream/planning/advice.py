@@ -69,6 +69,8 @@ def _pair_lines(pair: Pair) -> Iterator[str]:
 
 def _way_lines(question: Question, way: Chosen) -> Iterator[str]:
     pair, place, count = question.pair, way.placement, question.session_count
+    if place.target.rank_count > 1 and not pair.target.shape.is_divided:
+        yield f"{place}: only a stock engine divides a {pair.target.shape.family} among ranks"
     target, draft = [
         site.step_seconds(count, count, pair.context, pair.assumed) for site in (place.target, place.draft)
     ]

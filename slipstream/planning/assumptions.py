@@ -21,7 +21,7 @@ def assumptions_of(plan: Plan) -> list[str]:
         f"operations at {assumed.flops_share:.0%} of the dense bfloat16 peak. A target's step takes "
         f"{assumed.host_seconds * 1e3:g} ms more, a draft's {assumed.draft_host_seconds * 1e3:g} ms.",
         f"Every session has {question.pair.context} tokens, and all of them generate. Prompts take no time.",
-        "Ranks divide matrices, KV heads and the head. Each has the embedding whole. Two sums a layer wait 15 us over "
+        "Ranks divide matrices, embedding, head and KV heads. Two sums a layer wait 15 us over "
         "NVLink or Infinity Fabric, and 30 us over PCIe.",
         f"{assumed.memory_share:.0%} of a device's memory is used. {assumed.workspace_bytes / 1e9:g} GB of each process "
         "are for its context, graphs and activations. KV stays in 16 bits beside quantised weights, and past a sliding "

@@ -37,6 +37,8 @@ class Family:
     has_experts: bool = False
     expert_size: str = "moe_intermediate_size"
     has_sinks: bool = False
+    is_divided: bool = True
+    """True if Slipstream's torch engine divides it among ranks."""
     window: Callable[[Config, int], bool] = lambda config, layer: False
     """Return whether a layer has the sliding window, if the configuration lists no layer types."""
 
@@ -69,31 +71,32 @@ FAMILIES = {
     "gemma": Family(is_tied=True, head_size=256),
     "gemma2": Family(4, is_tied=True, head_size=256, window=_all_but(2)),
     "gemma3_text": _GEMMA3,
-    "phi3": Family(qkv_bias=False, output_bias=False, window=_every),
+    "phi3": Family(qkv_bias=False, output_bias=False, window=_every, is_divided=False),
     "granite": Family(),
-    "olmo2": Family(query_key_norm="whole"),
-    "olmo3": Family(query_key_norm="whole", window=_all_but(4)),
+    "olmo2": Family(query_key_norm="whole", is_divided=False),
+    "olmo3": Family(query_key_norm="whole", window=_all_but(4), is_divided=False),
     "exaone4": Family(query_key_norm="head", window=_all_but(4)),
-    "glm4": Family(4, output_bias=False, head_size=128),
+    "glm4": Family(4, output_bias=False, head_size=128, is_divided=False),
     "cohere2": Family(1, is_tied=True, window=_all_but(4)),
     "starcoder2": Family(
         4, 2, qkv_bias="use_bias", output_bias="use_bias", mlp_bias="use_bias", is_gated=False, is_tied=True
     ),
-    "gpt_neox": Family(4, 2, mlp_bias=True, is_gated=False),
-    "mixtral": Family(has_experts=True, expert_size="intermediate_size", window=_every),
-    "granitemoe": Family(has_experts=True, expert_size="intermediate_size"),
-    "olmoe": Family(query_key_norm="whole", has_experts=True, expert_size="intermediate_size"),
-    "qwen2_moe": Family(qkv_bias="qkv_bias", output_bias=False, has_experts=True, window=_qwen),
-    "qwen3_moe": Family(query_key_norm="head", has_experts=True),
+    "gpt_neox": Family(4, 2, mlp_bias=True, is_gated=False, is_divided=False),
+    "mixtral": Family(has_experts=True, expert_size="intermediate_size", window=_every, is_divided=False),
+    "granitemoe": Family(has_experts=True, expert_size="intermediate_size", is_divided=False),
+    "olmoe": Family(query_key_norm="whole", has_experts=True, expert_size="intermediate_size", is_divided=False),
+    "qwen2_moe": Family(qkv_bias="qkv_bias", output_bias=False, has_experts=True, window=_qwen, is_divided=False),
+    "qwen3_moe": Family(query_key_norm="head", has_experts=True, is_divided=False),
     "gpt_oss": Family(
         mlp_bias=True,
         head_size=64,
         has_experts=True,
         expert_size="intermediate_size",
         has_sinks=True,
+        is_divided=False,
         window=_all_but(2),
     ),
-    "deepseek_v3": Family(has_experts=True),
+    "deepseek_v3": Family(has_experts=True, is_divided=False),
 }
 """Model types that can be planned with."""
 

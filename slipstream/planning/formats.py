@@ -25,26 +25,35 @@ class Format:
     """Bits of an embedding that is the head too; None for those of the embedding."""
     kv_bytes: int = 2
 
-    def read_bytes(self, weights: Weights, expert_share: float) -> float:
-        """Return the bytes that a step reads: all but an embedding that is not the head."""
-        unread = weights.embedding * self.embedding / 8 if weights.head else 0.0
-        return self.replicated_bytes(weights) - unread + self.divided_bytes(weights, expert_share)
-
     def weight_bytes(self, weights: Weights) -> float:
         """Return the bytes of all weights."""
-        return self.replicated_bytes(weights) + self.divided_bytes(weights, 1.0)
+        return self.small_bytes(weights) + self.matrix_bytes(weights)
 
-    def replicated_bytes(self, weights: Weights) -> float:
-        """Return the bytes that each rank has whole: the embedding, norms and biases."""
-        tied = self.embedding if self.tied is None or weights.head else self.tied
-        return (weights.embedding * tied + weights.small * self.small) / 8
+    def read_bytes(self, weights: Weights, expert_share: float) -> float:
+        """Return the bytes that a step reads: all but an embedding that is not the head."""
+        unread = self._embedding_bytes(weights) if weights.head else 0.0
+        return self.weight_bytes(weights) - unread - (1 - expert_share) * self._expert_bytes(weights)
 
-    def divided_bytes(self, weights: Weights, expert_share: float) -> float:
-        """Return the bytes of the matrices that ranks divide, with a share of the experts."""
+    def small_bytes(self, weights: Weights) -> float:
+        """Return the bytes that each rank has whole: norms and biases."""
+        return weights.small * self.small / 8
+
+    def matrix_bytes(self, weights: Weights) -> float:
+        """Return the bytes that ranks divide: embedding, head and all matrices."""
+        dense = weights.dense * (self.dense + self._extra_bits(weights)) + weights.head * self.head
+        return self._embedding_bytes(weights) + dense / 8 + self._expert_bytes(weights)
+
+    def _embedding_bytes(self, weights: Weights) -> float:
+        bits = self.embedding if self.tied is None or weights.head else self.tied
+        return weights.embedding * bits / 8
+
+    def _expert_bytes(self, weights: Weights) -> float:
+        return weights.experts * (self.experts + self._extra_bits(weights)) / 8
+
+    def _extra_bits(self, weights: Weights) -> float:
+        """Return the further bits of a parameter of layers' matrices, on average."""
         matrices = weights.dense + weights.experts
-        extra = self.six_bit * weights.six_bit / matrices if matrices else 0.0
-        dense, experts = weights.dense * (self.dense + extra), weights.experts * (self.experts + extra)
-        return (weights.head * self.head + dense + experts * expert_share) / 8
+        return self.six_bit * weights.six_bit / matrices if matrices else 0.0
 
 
 _GROUP = (16 + 4) / 128

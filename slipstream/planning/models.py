@@ -125,6 +125,7 @@ def _of_config(config: Mapping[str, Any], name: str, source: str) -> ModelShape:
             vocabulary_size=decoder.vocabulary_size,
             context_length=decoder.number("max_position_embeddings", 2**20),
             format=_format(config, name),
+            is_divided=decoder.family.is_divided,
             expert_count=decoder.expert_count,
             experts_per_token=decoder.number("num_experts_per_tok") if decoder.expert_count else 0,
         )

@@ -62,6 +62,8 @@ class ModelShape:
     """Format of the weights as they are stored, by its name in `slipstream.planning.formats`."""
     expert_count: int = 0
     experts_per_token: int = 0
+    is_divided: bool = False
+    """True if Slipstream's own engine divides it among ranks. Otherwise a stock engine has to."""
     file_bytes: int | None = None
     """Bytes of the weights in a file that is given; None where a format says it."""
 

@@ -55,10 +55,9 @@ class PlannedModel:
         return self.shape.kv_values_per_token * self.format.kv_bytes
 
     def rank_bytes(self, rank_count: int) -> float:
-        """Return the bytes of the weights on each rank. Ranks divide the matrices and share the
-        embedding."""
+        """Return the bytes of the weights on each rank. Each has norms and biases whole."""
         weights = self.shape.weights
-        return self.format.replicated_bytes(weights) + self.format.divided_bytes(weights, 1.0) / rank_count
+        return self.format.small_bytes(weights) + self.format.matrix_bytes(weights) / rank_count
 
     def operations(self, row_count: int, context: int) -> float:
         """Return the floating-point operations of a step."""

@@ -10,9 +10,11 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.pages import MIB
 from slipstream.engine.torch import attention
 from slipstream.engine.torch.kv_memory import LayerShape, bytes_per_page
+from slipstream.engine.torch.parallel.division import divide
 from slipstream.engine.torch.planned_backend import PlannedBackend
 from slipstream.engine.torch.transformers_model import TransformersModel
 from slipstream.planning.families import FAMILIES
@@ -54,6 +56,7 @@ SMALL = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
+ALL_HEADS = {"num_key_value_heads": 8}
 DENSE_HEADS = {"deepseek_v3", "gpt_neox"}
 """Families without groups of query heads."""
 
@@ -96,12 +99,34 @@ def test_a_real_model_has_the_bytes_that_the_plan_says(name: str) -> None:
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_each_family_is_counted_as_transformers_makes_it(family: str, tmp_path: Path) -> None:
     """Entries that the configuration leaves out have the family's own defaults."""
-    changes = {"num_key_value_heads": 8} if family in DENSE_HEADS else {}
+    changes = ALL_HEADS if family in DENSE_HEADS else {}
     config = AutoConfig.for_model(family, **SMALL | changes)
     config.save_pretrained(tmp_path)
     model, plan = without_memory(config), planned(str(tmp_path))
     assert plan.shape.weights.total == model.num_parameters()
     assert plan.shape.source == str(tmp_path / "config.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks"),
+    [("llama-3.1-70b", 4), ("llama-3.1-8b", 8), ("qwen2.5-7b", 2), ("gemma-2-9b", 2), ("qwen3-8b", 4)],
+)
+def test_a_rank_has_the_bytes_that_the_engine_gives_it(name: str, ranks: int) -> None:
+    model = without_memory(AutoConfig.for_model(**known_models()[name]["config"], pad_token_id=0))
+    divide(model, ranks)
+    model.tie_weights()
+    assert planned(name).rank_bytes(ranks) == pytest.approx(byte_count(model), rel=0.001)
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_the_engine_divides_the_families_that_the_plan_says(family: str) -> None:
+    """Of gpt_neox it would divide the MLP alone, which brings little."""
+    model = without_memory(AutoConfig.for_model(family, **SMALL | ({} if family not in DENSE_HEADS else ALL_HEADS)))
+    if FAMILIES[family].is_divided:
+        divide(model, 2)
+    elif family != "gpt_neox":
+        with pytest.raises(UnsupportedModelError, match="--tensor-parallel-size 1"):
+            divide(model, 2)
 
 
 @pytest.mark.parametrize("family", sorted(set(tiny_models.FAMILIES) & set(FAMILIES)))

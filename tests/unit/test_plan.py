@@ -192,8 +192,8 @@ def test_sessions_fill_what_weights_leave() -> None:
     assert place(found, "1 x h200, shared").session_count == 0
     apart = place(found, "2 x h200 + 1 x h200")
     target = asked.pair.target
-    head = target.shape.weights.embedding * 2 + target.shape.weights.small * 2
-    room = 0.9 * 141e9 - 1.5e9 - (head + (target.weight_bytes - head) / 2)
+    small = target.shape.weights.small * 2
+    room = 0.9 * 141e9 - 1.5e9 - (small + (target.weight_bytes - small) / 2)
     assert apart.target_room == pytest.approx(room)
     assert apart.session_count == int(room / (4096 * 320 * 1024 / 2))
     shared = place(found, "2 x h200, shared")
@@ -276,6 +276,12 @@ def warned(plan: Plan, text: str) -> bool:
     return any(text in line for line in warnings_of(plan))
 
 
+def test_a_model_that_only_a_stock_engine_divides_is_named() -> None:
+    line = "only a stock engine divides a mixtral among ranks"
+    assert warned(supposed(question("mixtral-8x7b", "mistral-7b", "2xh100")), line)
+    assert not warned(supposed(question("mixtral-8x7b", "mistral-7b", "h200")), line)
+
+
 def test_many_sessions_are_simulated_as_fewer_that_stand_for_them() -> None:
     assert [simulated_sessions(count) for count in (1, 32, 33, 64, 100, 512)] == [1, 32, 17, 32, 25, 32]
     asked = question("llama-3.1-70b", "llama-3.2-1b", "5xh200", sessions=64, context=256)
@@ -304,10 +310,10 @@ def test_what_would_fit_is_said_where_nothing_does() -> None:
     assert any(each.session_count >= 4 for each in placements(more.pair, more.groups))
     close = question("llama-3.1-70b", "llama-3.1-8b", "3xh200", sessions=100)
     fewer, shorter, *_ = what_fits(close)
-    assert (fewer, shorter) == ("--sessions 80", "--context 3280")
-    longest = replace(close, pair=replace(close.pair, context=3280))
+    assert (fewer, shorter) == ("--sessions 81", "--context 3344")
+    longest = replace(close, pair=replace(close.pair, context=3344))
     assert max(each.session_count for each in placements(longest.pair, longest.groups)) >= 100
-    longer = replace(close, pair=replace(close.pair, context=3296))
+    longer = replace(close, pair=replace(close.pair, context=3360))
     assert max(each.session_count for each in placements(longer.pair, longer.groups)) < 100
 
 
