@@ -192,6 +192,13 @@ async def test_greedy_tokens_equal_transformers(oracle: Oracle, speculation: boo
             assert (result.tokens, result.surprises, result.adopted_count) == (coming, [], 0)
             assert (result.rejected_count > 0, result.round_count < NEW_TOKENS) == (speculation, speculation)
 
+        if speculation:
+            ten = [
+                (*pairs[number % len(pairs)], corruption(30 + number) if number % 2 else None) for number in range(10)
+            ]
+            results = await asyncio.gather(*(converse(host, prompt, coming, rng) for prompt, coming, rng in ten))
+            assert [result.tokens for result in results] == [coming for _, coming, _ in ten]
+
         for number, (prompt, coming) in enumerate(pairs):
             again = await converse(host, prompt, coming, corruption(10 + number))
             assert (again.tokens, again.surprises) == (coming, [])

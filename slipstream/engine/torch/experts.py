@@ -22,7 +22,7 @@ NAME = "slipstream_even_rows"
 
 _ROWS = 8
 _PACKED = "packed_"
-"""What a name of packed weights begins with."""
+"""Prefix of a name of packed weights."""
 
 
 def has_foreign_experts(model: torch.nn.Module) -> bool:
