@@ -19,7 +19,7 @@ from slipstream.engine.torch.parallel import calls
 from slipstream.engine.torch.parallel.division import Division, divide
 from slipstream.engine.torch.parallel.part_loading import read_part
 from slipstream.engine.torch.parallel.rank_group import RankGroup
-from slipstream.engine.torch.parallel.trial import see_rows_alone
+from slipstream.engine.torch.row_trial import see_rows_alone
 from slipstream.hosting.tokenizer_files import embedded_directory
 from tests import tiny_models
 
@@ -119,11 +119,11 @@ def test_a_group_whose_rows_depend_on_one_another_is_refused() -> None:
             return rows.astype(np.float32)
 
     backend: Any = Mixed()
-    see_rows_alone(backend, Reserved(page_count=8, page_size=16, byte_count=0))
+    see_rows_alone(backend, Reserved(page_count=8, page_size=16, byte_count=0), "try another")
     for count in (96, 48, 28, 12):  # in a batch, in a smaller one, in chunks
         backend.trembles_at = count
         with pytest.raises(UnsupportedModelError, match="a row's numbers depend on the rows beside it"):
-            see_rows_alone(backend, Reserved(page_count=8, page_size=16, byte_count=0))
+            see_rows_alone(backend, Reserved(page_count=8, page_size=16, byte_count=0), "try another")
 
 
 def test_a_step_is_sent_as_integers() -> None:
