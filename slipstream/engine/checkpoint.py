@@ -110,11 +110,14 @@ def directory_of(name: str, *, weights: bool, trust: Trust = NO_TRUST) -> Path:
         ) from error
 
 
-def check_config(directory: Path, name: str) -> None:
-    """Raise UnsupportedModelError unless a directory has a model's config.json."""
+def check_config(directory: Path, name: str, *, weights: bool = True) -> None:
+    """Raise UnsupportedModelError unless a directory has a model's config.json.
+
+    Without ``weights`` it does not matter how they are stored: another process loads them.
+    """
     path = directory / CONFIG
     for file, what in UNREAD_FILES.items():
-        if (directory / file).exists():
+        if weights and (directory / file).exists():
             why = what if "adapter" in file else f"{what}, {_QUANTISED}"
             raise UnsupportedModelError(f"{name} has {file} and so {why}")
     if not path.exists():
@@ -122,11 +125,14 @@ def check_config(directory: Path, name: str) -> None:
     config = _json(path, name)
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise UnsupportedModelError(f"{CONFIG} of {name} is not a model's: it names no model_type")
-    if "transformers_weights" in config:  # it would be loaded instead of the checked files, even if it is a pickle
+    if (
+        weights and "transformers_weights" in config
+    ):  # it would be loaded instead of the checked files, even if it is a pickle
         raise UnsupportedModelError(
             f"{CONFIG} of {name} names its weights' file (transformers_weights), which is not supported: call it {WEIGHTS}"
         )
-    refuse_quantised(config.get("quantization_config"), name)
+    if weights:
+        refuse_quantised(config.get("quantization_config"), name)
     if (directory / GENERATION_CONFIG).exists():
         _json(directory / GENERATION_CONFIG, name)  # transformers would use its own defaults if this fails
 

@@ -141,7 +141,9 @@ async def _host(
     )
     name = _model_of(kind, settings)
     trust = settings.trust()
-    tokenizer = await asyncio.to_thread(load_tokenizer_files, name, trust)  # first: a bad tokenizer is refused at once
+    loads = settings.engine not in STOCK_ENGINES
+    # first: a bad tokenizer is refused at once
+    tokenizer = await asyncio.to_thread(load_tokenizer_files, name, trust, weights=loads)
     gate = RefusesWhileLoading()
     server.grpc.add_generic_rpc_handlers((gate,))
     port = await server.start()
@@ -160,10 +162,10 @@ async def _host(
     telemetry = ServiceTelemetry()
     host: JobHost[Job]
     try:
-        if settings.engine in STOCK_ENGINES:
-            host = _stock_host(kind, settings, name, tokenizer, telemetry)
-        else:
+        if loads:
             host = EngineHost(load, settings.batch_limits(), settings.host_limits(), telemetry.record_step)
+        else:
+            host = _stock_host(kind, settings, name, tokenizer, telemetry)
         served = await host.start()
     except BaseException:
         await server.grpc.stop(None)

@@ -44,9 +44,9 @@ class TokenizerFiles:
     not count."""
 
 
-def load_tokenizer_files(model: str, trust: Trust = NO_TRUST) -> TokenizerFiles:
+def load_tokenizer_files(model: str, trust: Trust = NO_TRUST, *, weights: bool = True) -> TokenizerFiles:
     """The tokenizer of a model directory, hub id or paper model. UnsupportedModelError if there is
-    none."""
+    none, or if this process is to load the ``weights`` and cannot."""
     if model.startswith(SCHEME):
         return _bundle(_byte_tokenizer(), {"eos_token": "<|end|>"}, _PAPER_TEMPLATE)
     if is_gguf(model) and not _has_vocabulary(Path(model).expanduser().parent):
@@ -55,7 +55,7 @@ def load_tokenizer_files(model: str, trust: Trust = NO_TRUST) -> TokenizerFiles:
         directory = Path(model).expanduser().parent
     else:
         directory = directory_of(model, weights=False, trust=trust)
-        check_config(directory, model)
+        check_config(directory, model, weights=weights)
         _refuse_absent(directory, model)
     try:
         if trust.code or needs_transformers(directory):

@@ -62,7 +62,8 @@ class StockSteps:
         self._patience = patience_seconds
         self._chooser = Chooser(engine, facts, served.model.vocabulary_size)
         self._clock = StepClock(profile, on_step)
-        self._cache = SequenceCache(PagePool(most_sequences + 1), served.context_length + 1)
+        # Twice as many: a closed sequence keeps its page until its job has ended.
+        self._cache = SequenceCache(PagePool(2 * most_sequences), served.context_length + 1)
         self._hinted: dict[Job, asyncio.Event] = {}
         self._is_lost = False
         self._connecting = asyncio.Lock()

@@ -3,17 +3,20 @@ processes."""
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from slipstream.cli.local import LocalServices, PairSettings
 from slipstream.client import Client, PeerError, Settings
 from slipstream.sampling.rule import SamplingRule
-from tests.fake_vllm import FakeVllm, text_after
+from tests.fake_vllm import MODEL, FakeVllm, text_after
 
 PROMPT = [*range(100, 140)]
 END = 2
@@ -77,6 +80,21 @@ def test_what_a_stock_engine_cannot_do_reaches_the_caller_by_name(services: Loca
         pytest.raises(PeerError, match="repetition_penalty must be 1"),
     ):
         client.generate(PROMPT, Settings(repetition_penalty=1.2, max_token_count=5)).wait()
+
+
+def test_a_quantised_checkpoint_is_the_servers_to_load(fake: FakeVllm, tmp_path: Path) -> None:
+    """Its small files are all that is here, one that our own engine refuses among them."""
+    for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+        shutil.copy(Path(MODEL, name), tmp_path / name)
+    config = json.loads(Path(MODEL, "config.json").read_text())
+    quantised = config | {"quantization_config": {"quant_method": "fp8"}}
+    (tmp_path / "config.json").write_text(json.dumps(quantised))
+    (tmp_path / "hf_quant_config.json").write_text("{}")
+    flags = ["--engine", "vllm", "--engine-address", fake.url]
+    pair = PairSettings(target=str(tmp_path), draft="", target_flags=flags)
+    with LocalServices(pair) as services, Client(services.orchestrator_address) as client:
+        settings = Settings(temperature=0, max_token_count=COUNT)
+        assert client.generate(PROMPT, settings).wait().token_ids == expected(0.0)
 
 
 @pytest.mark.parametrize(
