@@ -11,6 +11,7 @@ import typer
 from slipstream.cli.commands.bench import bench
 from slipstream.cli.commands.chat import chat
 from slipstream.cli.commands.compile import compile_ahead
+from slipstream.cli.commands.dequantise import dequantise
 from slipstream.cli.commands.export import export
 from slipstream.cli.commands.info import info
 from slipstream.cli.commands.list_models import list_models
@@ -75,6 +76,7 @@ app.command()(bench)
 app.command()(plan)
 app.command()(pull)
 app.command(name="list")(list_models)
+app.command()(dequantise)
 app.command()(token)
 app.command(name="compile")(compile_ahead)
 app.command()(version)

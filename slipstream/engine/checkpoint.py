@@ -41,7 +41,8 @@ _SCALED_TYPES = ("F8_", "F6_", "F4", "I8", "U8", "I4", "U4")
 """Data types in safetensors of weights that need scales."""
 
 _QUANTISED = (
-    "which is not supported: give the checkpoint it was made from, whose weights are bfloat16, float16 or float32"
+    "which is not served: give the checkpoint it was made from, whose weights are bfloat16, float16 or float32, or make "
+    "one of it: slipstream dequantise MODEL --out DIR"
 )
 _NO_DIRECTORY = "no model directory at {}: --model takes a directory, a hub id such as org/name, or 'embedded'"
 _NAMED = 3
