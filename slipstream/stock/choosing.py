@@ -8,11 +8,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from slipstream.errors import FieldViolation
 from slipstream.sampling.partial.decide import decide, logprobs_from
 from slipstream.sampling.partial.known import PartialRow, Wanted
 from slipstream.sampling.partial.wanted import first_request, joined
 from slipstream.sampling.row import Choice, Row
-from slipstream.stock.protocol import Ask, EngineRefusedError, StockEngine, StockFacts, StockRow
+from slipstream.stock.protocol import (
+    Ask,
+    EngineRefusedError,
+    SamplingUnsupportedError,
+    StockEngine,
+    StockFacts,
+    StockRow,
+)
 
 _MOST_QUESTIONS = 6
 """Questions about one row. The last ones ask for the whole vocabulary."""
@@ -28,7 +36,11 @@ class Chooser:
 
     def first_wanted(self, rows: Sequence[Row], top_count: int | None) -> Wanted:
         """Return what to ask for at first, for all rows. ``top_count`` likeliest tokens are told to
-        the caller; None: no log-probabilities are told."""
+        the caller; None: no log-probabilities are told. SamplingUnsupportedError if the engine
+        lists fewer."""
+        if (top_count or 0) > self._facts.most_likeliest:
+            limit = f"must be at most {self._facts.most_likeliest} with this target: its engine lists no more"
+            raise SamplingUnsupportedError([FieldViolation("top_logprob_count", limit)])
         most_ids = self._facts.most_ids
         asked = joined([first_request(row, self._vocabulary_size, top_count or 0, most_ids) for row in rows])
         if self._facts.ids_come_apart and (top_count or 0) > 1:

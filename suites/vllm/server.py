@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / "build" / "vllm" / "bin" / "python"
 LOGS = ROOT / "build" / "vllm-logs"
 END = 2
-_START_SECONDS = 300
+_START_SECONDS = 900
 _ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -85,10 +85,10 @@ class VllmServer:
         self.kill()
         self.begin()
 
-    def greedy(self, prompt: Sequence[int], count: int) -> list[int]:
+    def greedy(self, prompt: Sequence[int], count: int, *, ignore_end: bool = False) -> list[int]:
         """The server's own greedy answer, by its public API."""
         body = {"model": "served", "prompt": [*prompt], "max_tokens": count, "temperature": 0}
-        body |= {"return_token_ids": True, "stop_token_ids": [END]}
+        body |= {"return_token_ids": True, "ignore_eos": ignore_end, "stop_token_ids": [] if ignore_end else [END]}
         tokens: list[int] = self._asked("/v1/completions", body)["choices"][0]["token_ids"]
         return tokens
 

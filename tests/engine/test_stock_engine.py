@@ -327,6 +327,13 @@ async def test_a_proposal_is_verified_too(engine: type[FakeVllm]) -> None:
         assert (job.accepted_count, job.next_token) == (3, right[3])
 
 
+async def test_more_log_probabilities_than_the_server_lists_are_refused_by_name() -> None:
+    async with bench(limited(5)) as it:
+        ear = it.start("a", prompt_of(9), 100, logprobs=LogprobRequest(6))
+        with pytest.raises(SamplingUnsupportedError, match="top_logprob_count must be at most 5"):
+            await ear.end()
+
+
 async def test_what_a_partial_row_cannot_give_is_refused_by_name() -> None:
     async with bench() as it:
         ratio = SamplingRule(temperature=1.0, acceptance=Acceptance.RATIO)
