@@ -79,12 +79,12 @@ def test_a_data_dependent_branch_is_never_recorded() -> None:
     assert counting.count >= 12
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2_moe"])
-@pytest.mark.parametrize("padding", [TIGHT, BATCH_INVARIANT])
+# A target's experts depend on its rows and are not captured.
+@pytest.mark.parametrize(("family", "padding"), [("llama", TIGHT), ("llama", BATCH_INVARIANT), ("qwen2_moe", TIGHT)])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_models_captured_logits_have_its_own_bits(family: str, padding: Padding, dtype: str, tmp_path: Path) -> None:
     directory = tiny_models.save(tiny_models.build(family), tmp_path)
-    model = TransformersModel.load(str(directory), device="cpu", dtype=dtype)
+    model = TransformersModel.load(str(directory), device="cpu", dtype=dtype, single_rows=padding is TIGHT)
     engine = Engine(PlannedBackend(model, padding=padding), kv_memory_mib=4)
     sequence = Sequence("a")
     engine.cache.extend(sequence, list(range(5, 25)))
