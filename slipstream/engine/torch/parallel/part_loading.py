@@ -113,16 +113,19 @@ def _read(model: Any, division: Division, directory: Path, name: str, group: Ran
 
 
 def _own_part(piece: Any, place: torch.Tensor, split: Split | None, group: RankGroup) -> torch.Tensor:
-    """Return a rank's part of a tensor in memory of its own, on the group's device."""
-    value = torch.zeros(place.shape, dtype=place.dtype, device=group.device)
+    """Return a rank's part of a tensor, on the group's device. On a CPU it may lie in the mapped
+    file."""
     if split is None:
-        return value.copy_(piece[...])
-    own = split.own(group.rank)
-    if split.dimension:
-        value[:, : own.stop - own.start].copy_(piece[:, own])
-    elif own.stop > own.start:
-        value[: own.stop - own.start].copy_(piece[own])
-    return value
+        held = piece[...]
+    else:
+        own = split.own(group.rank)
+        held = piece[:, own] if split.dimension else piece[own]
+    value: torch.Tensor = held.to(group.device, place.dtype).contiguous()
+    if value.shape == place.shape:
+        return value
+    filled = value.new_zeros(place.shape)  # the last part of a vocabulary
+    filled[: len(value)] = value
+    return filled
 
 
 def _refuse_shape(place: str, held: list[int], wanted: torch.Tensor, split: Split | None, name: str) -> None:
