@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -22,8 +23,11 @@ from slipstream.stock.protocol import (
     StockRow,
 )
 
-_MOST_QUESTIONS = 6
-"""Questions about one row. The last ones ask for the whole vocabulary."""
+_MOST_QUESTIONS = 24
+"""Questions about one row, of an engine that lists few tokens."""
+_FIRST_COUNT, _LEAST_GROWTH = 20, 8
+"""From one question to the next the number of likeliest tokens grows at least so, to the whole
+vocabulary."""
 
 
 class Chooser:
@@ -60,10 +64,12 @@ class Chooser:
         return choice
 
     async def _decided(self, known: PartialRow, row: Row, tokens: Sequence[int]) -> tuple[Choice, PartialRow]:
-        for _ in range(_MOST_QUESTIONS):
+        for number in range(1, _MOST_QUESTIONS + 1):
             outcome = decide(known, row)
             if isinstance(outcome, Choice):
                 return outcome, known
+            least = min(_FIRST_COUNT * _LEAST_GROWTH**number, self._vocabulary_size) if number > 1 else 0
+            outcome = replace(outcome, likeliest_count=max(outcome.likeliest_count, least))
             answers = await asyncio.gather(
                 *[self._engine.score(Ask(tokens, (), wanted)) for wanted in self._next_wanted(outcome, known)]
             )

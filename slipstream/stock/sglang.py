@@ -23,7 +23,6 @@ from contextlib import aclosing
 from typing import Any
 
 from slipstream.engine.errors import UnsupportedModelError
-from slipstream.sampling.partial.decide import MOST_WANTED_IDS
 from slipstream.sampling.partial.known import Pair, PartialRow, Wanted
 from slipstream.stock.openai_http import EngineHttp
 from slipstream.stock.protocol import Ask, EngineLostError, EngineRefusedError, StockFacts, StockRow
@@ -36,6 +35,9 @@ _SPARE_TOKENS = 7
 ``max_req_input_len`` tokens, six less than the context (its scheduler)."""
 _LONGEST_STREAM = 64
 """Tokens of one stream: each of its events repeats the log-probabilities of those before."""
+
+_MOST_IDS = 4096
+"""Ids of one request: those of all rows of a hint. SGLang names no limit."""
 
 _ERRORS = (KeyError, TypeError, ValueError, IndexError, AttributeError)
 
@@ -70,7 +72,7 @@ class SGLang:
             served,
             await self._context_length(server),
             self._vocabulary_size,
-            MOST_WANTED_IDS if takes_ids else 0,
+            _MOST_IDS if takes_ids else 0,
             lacks=tuple(lacks),
         )
 

@@ -6,14 +6,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.host import HostLimits, JobHost
 from slipstream.engine.run_job import RunEnd
+from slipstream.sampling.choose import choose
 from slipstream.sampling.partial.known import PartialRow, Wanted
 from slipstream.sampling.row import Row
 from slipstream.sampling.rule import SamplingRule
+from slipstream.sampling.softmax import log_softmax
 from slipstream.stock.choosing import Chooser
 from slipstream.stock.openai_http import EngineHttp, origin_of
 from slipstream.stock.protocol import Ask, EngineLostError, EngineRefusedError, StockRow
@@ -74,24 +77,24 @@ async def test_a_stream_repeats_its_rows_or_not(streams_increments: bool) -> Non
     fake = FakeSGLang()
     fake.streams_increments = streams_increments
     async with bench(fake) as it:
-        ear = it.start("a", prompt_of(3), 120)
+        ear = it.start("a", prompt_of(3), 112)
         assert await ear.end() is RunEnd.UNTIL
-        assert ear.tokens == text_after(prompt_of(3), 80, GREEDY)
+        assert ear.tokens == text_after(prompt_of(3), 72, GREEDY)
         lengths = [request["sampling_params"]["max_new_tokens"] for request in fake.requests]
-        assert lengths == [64, 16], "a long stream is asked for in parts"
+        assert lengths == [64, 8], "a long stream is asked for in parts"
 
 
 @pytest.mark.parametrize(
     ("change", "lacks", "context_length"),
     [
-        (lambda fake: None, (), CONTEXT - 6),
-        (lambda fake: setattr(fake, "has_old_names", False), (), CONTEXT - 6),
+        (lambda fake: None, (), CONTEXT - 7),
+        (lambda fake: setattr(fake, "has_old_names", False), (), CONTEXT - 7),
         (lambda fake: setattr(fake, "tells_limit", False), (), CONTEXT - 7),
-        (lambda fake: setattr(fake, "takes_ids", False), ("token_ids_logprob",), CONTEXT - 6),
+        (lambda fake: setattr(fake, "takes_ids", False), ("token_ids_logprob",), CONTEXT - 7),
         (
             lambda fake: setattr(fake, "deterministic", False),
             ("--enable-deterministic-inference (equal bits in a batch)",),
-            CONTEXT - 6,
+            CONTEXT - 7,
         ),
     ],
     ids=["all", "newer names", "no limit", "no ids", "not deterministic"],
@@ -176,6 +179,27 @@ async def test_minus_infinity_is_null() -> None:
         fake.answer = altered(output_top_logprobs=[[[-0.1, 5, None], [None, 6, None]]])
         row = (await engine.score(Ask([3], (), Wanted(2))))[0].known
         assert row.logprob(6) == row.bound == float("-inf")
+        await engine.close()
+
+
+@pytest.mark.parametrize("takes_ids", [True, False])
+@pytest.mark.parametrize("rule", [{"temperature": 2.0}, {"temperature": 2.0, "top_p": 0.999}], ids=["plain", "top-p"])
+async def test_a_flat_distribution_takes_few_questions(rule: dict[str, float], takes_ids: bool) -> None:
+    """At a high temperature any token may win, and a top-p needs the mass above it."""
+    fake = FakeSGLang()
+    fake.takes_ids = takes_ids
+    flat = log_softmax(np.random.default_rng(4).normal(scale=0.7, size=VOCABULARY_SIZE).astype(np.float32))
+    fake.logprobs_after = lambda tokens: flat
+    with fake.serving():
+        engine = engine_of(fake)
+        chooser = Chooser(engine, await engine.connect(), VOCABULARY_SIZE)
+        for seed in range(12):
+            row = Row(SamplingRule(seed=seed, **rule), 1)
+            fake.requests.clear()
+            (found,) = await engine.score(Ask([2], (), chooser.first_wanted([row], None)))
+            choice = await chooser.choose(found, row, [2], None)
+            assert choice.token == choose(flat[np.newaxis], [row])[0].token
+            assert len(fake.requests) <= 5
         await engine.close()
 
 
