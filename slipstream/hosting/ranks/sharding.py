@@ -5,13 +5,17 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from slipstream.engine.arithmetic import SCHEME
 from slipstream.engine.checkpoint import refuse_without_torch
 from slipstream.engine.errors import UnsupportedModelError
+from slipstream.garbage import freeze_live_objects, resume_collection
 from slipstream.hosting.ranks.local_ranks import LocalRanks
 from slipstream.hosting.ranks.place import Place
 from slipstream.hosting.settings import ModelServiceSettings
 from slipstream.hosting.tokenizer_files import is_gguf
+from slipstream.sampling.choose import warm as warm_choosing
 from slipstream.sampling.sharing import choose_with
 from slipstream.threads import default_threads
 
@@ -51,6 +55,8 @@ def leading_backend(settings: ModelServiceSettings, name: str, *, exact: bool, r
     from slipstream.engine.torch.parallel.backend import LeadingBackend
 
     ranks.open_store()
+    if settings.dtype == "bfloat16":
+        warm_choosing(np.int16)
     part, group = _load(settings, name, exact, ranks.place)
     backend = LeadingBackend(part, group)
     ranks.end_others = backend.end
@@ -61,7 +67,9 @@ def follow(settings: ModelServiceSettings, name: str, exact: bool, place: Place)
     """Load the part of a rank other than 0, and compute with it until rank 0 ends."""
     from slipstream.engine.torch.parallel.backend import follow
 
+    resume_collection()
     part, group = _load(settings, name, exact, place)
+    freeze_live_objects()
     follow(part, group)
 
 
