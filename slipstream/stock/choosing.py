@@ -74,12 +74,19 @@ class Chooser:
                 *[self._engine.score(Ask(tokens, (), wanted)) for wanted in self._next_wanted(outcome, known)]
             )
             for (more,) in answers:
-                is_better = more.known.likeliest_count >= known.likeliest_count
-                known = more.known if is_better else _with_others(known, more.known)
+                known = self._joined(known, more.known)
         raise EngineRefusedError(
             f"{self._facts.engine} lists {self._facts.most_likeliest} log-probabilities of a token, and more are needed to "
             "choose: start it with a higher limit (vLLM: --max-logprobs -1)"
         )
+
+    def _joined(self, known: PartialRow, more: PartialRow) -> PartialRow:
+        """Return what two answers tell together. An engine whose ids do not come apart was asked
+        for all of them again, so that its last answer decides alone."""
+        if not self._facts.ids_come_apart:
+            return more
+        is_better = more.likeliest_count > known.likeliest_count
+        return _with_others(more, known) if is_better else _with_others(known, more)
 
     def _next_wanted(self, wanted: Wanted, known: PartialRow) -> list[Wanted]:
         """Return what to ask for next. Where ids come apart they are asked for alone, if they fit
