@@ -16,7 +16,7 @@ from opentelemetry.sdk.resources import Resource
 from slipstream.telemetry import instruments
 from slipstream.telemetry.exposition import otlp_metrics
 from slipstream.telemetry.instruments import Instrument, Kind
-from slipstream.telemetry.logs import configure_logging
+from slipstream.telemetry.logs import LogFormat, configure_logging
 from slipstream.telemetry.metrics import Distribution
 from tests.readings import some_readings
 
@@ -58,16 +58,28 @@ def test_names_are_prometheus_own_and_bounds_ascend(instrument: Instrument) -> N
     assert list(instrument.bounds) == sorted(set(instrument.bounds))
 
 
-def test_logs_for_machines_are_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+def logged(capsys: pytest.CaptureFixture[str], log_format: LogFormat, rank: int | None = None) -> str:
+    """The line of a warning of two lines, by a handler made for it."""
     root, handlers = logging.getLogger(), logging.getLogger().handlers[:]
     root.handlers.clear()
     try:
-        configure_logging("verifier", "INFO", "json")
+        configure_logging("verifier", "INFO", log_format, rank)
         logging.getLogger("a.b").warning("of %d\nlines", 2, extra={"session_id": "s"})
-        (line,) = capsys.readouterr().err.splitlines()
+        return capsys.readouterr().err
     finally:
         root.handlers[:] = handlers
+
+
+def test_log_lines_carry_a_rank(capsys: pytest.CaptureFixture[str]) -> None:
+    assert json.loads(logged(capsys, "json", 0))["rank"] == 0
+    assert " verifier rank 1 WARNING of 2" in logged(capsys, "text", 1)
+    assert " verifier WARNING of 2" in logged(capsys, "text")
+
+
+def test_logs_for_machines_are_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    (line,) = logged(capsys, "json").splitlines()
     said = json.loads(line)
+    assert "rank" not in said
     assert (said["level"], said["logger"], said["service"], said["session_id"]) == ("WARNING", "a.b", "verifier", "s")
     assert said["message"] == "of 2\nlines" and "timestamp" in said
 
