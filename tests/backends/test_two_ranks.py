@@ -42,12 +42,11 @@ def greedy(recorder: Recorder, prompt: list[int]) -> tuple[list[int], list[float
 
 def check_texts(recorder: Recorder, backend: PlannedBackend) -> None:
     rng, alone = random.Random(1), Recorder(backend)
-    for _ in range(2):
-        prompt = [rng.randrange(backend.model.vocabulary_size) for _ in range(12)]
-        text, margins = greedy(recorder, prompt)
-        expected, _ = greedy(alone, prompt)
-        first = next((at for at, pair in enumerate(zip(text, expected, strict=True)) if pair[0] != pair[1]), None)
-        assert first is None or margins[first] < TIE
+    prompt = [rng.randrange(backend.model.vocabulary_size) for _ in range(12)]
+    text, margins = greedy(recorder, prompt)
+    expected, _ = greedy(alone, prompt)
+    first = next((at for at, pair in enumerate(zip(text, expected, strict=True)) if pair[0] != pair[1]), None)
+    assert first is None or margins[first] < TIE
 
 
 @pytest.fixture(scope="module")
