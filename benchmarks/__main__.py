@@ -95,6 +95,12 @@ CASES: dict[str, Case] = {
         "--held-out",
         "--prompts 2 --repetitions 2 --temperatures 0 --draft-lengths 8 --llamacpp-lengths 8",
     ),
+    "real": Case(
+        "SmolLM2-135M beside llama.cpp on the same file, quiet and beside a busy process for each processor",
+        "real_model",
+        "",
+        "--prompts 2 --repetitions 2 --max-tokens 48 --machines quiet",
+    ),
     "wide-vocabulary": Case(
         "the embedded pair with 128,256 rows in its heads, of the same function",
         "embedded_pair",

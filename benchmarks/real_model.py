@@ -1,11 +1,11 @@
 """SmolLM2-135M-Instruct from its GGUF file, in three processes over gRPC, beside llama.cpp's own
 server with the same file.
 
-The draft is the same file, which is no faster than the target: speculation can win by n-grams
-alone, and must not lose. All systems answer the same questions, at one stream and at eight, on a
-quiet machine or beside a spinning process for each processor. After each question, or each eight,
-the next system has its turn, in a random order. A ratio is the median over the repetitions of the
-times of both.
+The draft is the same file, whose step takes as long as the target's: speculation can win by
+n-grams alone, and must not lose. All systems answer the same questions, at one stream and at eight,
+on a quiet machine or beside a spinning process for each processor. After each question, or each
+eight, the next system has its turn, in a random order. A ratio is the median over the repetitions
+of the times of both.
 """
 
 from __future__ import annotations
