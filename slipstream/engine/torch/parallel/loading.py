@@ -37,7 +37,11 @@ def load_part(
     samples = _samples(loaded, division, group)
     whole = Whole(division.vocabulary_size, lambda ends: fingerprint_of(loaded, samples, ends))
     group.agree(
-        [("checkpoint or dtype", whole.fingerprint(())), ("page size", page_size), ("generation config", generation)]
+        [
+            ("checkpoint, dtype or kind of device", whole.fingerprint(())),
+            ("page size", page_size),
+            ("generation config", generation),
+        ]
     )
     part_of = planned_part
     if group.device.type == "cuda":
