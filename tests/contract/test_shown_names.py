@@ -27,6 +27,7 @@ PAGES = [
 """Pages that tell the present. History and decisions keep the names of their dates."""
 
 OF_OTHER_PROGRAMS = {"--strict", "--engine", "--help", "--outtype", "--report", "--write", "--check", "--quick"}
+OF_OTHER_PROGRAMS |= {"--enable-deterministic-inference", "--model-path", "--tp"}  # SGLang's
 
 SPAN = re.compile(r"`([^`\n]+)`")
 
