@@ -37,7 +37,7 @@ def main() -> None:
         for name in parsed.speed or speed.TARGETS:
             measured["targets"][name] = speed.measure(name)
             _keep(result)
-    failed = [name for name, found in result["checks"].items() if not found["holds"]]
+    failed = [name for name, found in result.get("checks", {}).items() if not found["holds"]]
     if failed:
         sys.exit(f"does not hold: {', '.join(failed)}")
 
