@@ -1,5 +1,5 @@
-"""What has to hold with a real vLLM server behind the verifier. Each check returns whether it does,
-and what it has seen."""
+"""Checks of the verifier with a real vLLM server behind it. Each returns whether it holds, and what
+it has seen."""
 
 from __future__ import annotations
 

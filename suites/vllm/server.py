@@ -42,7 +42,7 @@ class VllmServer:
 
     @property
     def url(self) -> str:
-        """Its address, as --engine-address takes it."""
+        """Address of the server, as --engine-address takes it."""
         return f"http://{self.address}"
 
     def __enter__(self) -> VllmServer:
@@ -75,13 +75,13 @@ class VllmServer:
         raise RuntimeError(f"vLLM does not serve: see {LOGS}/{self.address}.log")
 
     def kill(self) -> None:
-        """Kill it and its workers, which are of its process group."""
+        """Kill the server and its workers, which are of its process group."""
         if self._process is not None and self._process.poll() is None:
             os.killpg(self._process.pid, 9)
             self._process.wait()
 
     def restart(self) -> None:
-        """Kill it and start it again, without waiting."""
+        """Kill the server and start it again, without waiting."""
         self.kill()
         self.begin()
 
