@@ -70,7 +70,7 @@ def write(
     if "rope_freqs.weight" in odd:
         tensors.vector("rope_freqs.weight", 0)
     tensors.matrix("token_embd", config["vocab_size"], shape.hidden, nan_row=nan_token)
-    if nan_token is not None:  # else the embedding is the output matrix too
+    if nan_token is not None or "output" in kinds:  # else the embedding is the output matrix too
         tensors.matrix("output", config["vocab_size"], shape.hidden)
     tensors.vector("output_norm.weight", shape.hidden)
     for layer in range(LAYERS):

@@ -122,6 +122,16 @@ def test_a_rows_bits_are_its_own_however_it_is_computed(file: Callable[[str], tu
         assert torch.equal(torch.cat(ours), reference)
 
 
+@pytest.mark.parametrize("kinds", [{"output": "Q6_K"}, {"token_embd": "F16", "output": "Q4_K"}])
+def test_an_embedding_apart_from_the_output_matrix_is_read(tmp_path: Path, kinds: dict[str, str]) -> None:
+    path = tmp_path / "model.gguf"
+    gguf_models.write(path, "llama", "Q4_1", kinds=kinds, shape=gguf_models.SMALL_K)
+    text = some_tokens(LENGTH)
+    expected = torch.from_numpy(LlamaCppBackend(path, threads=1, most_tokens=256, exact=False).logits_of(text))
+    logits = forward(compiled_of(path), [Segment(text, 0, PAGES, LENGTH)])
+    assert distance(logits, expected) < NEAR_QUANTISED
+
+
 def test_what_is_no_number_stays_none_and_stays_in_its_sequence(file: Callable[[str], tuple[Path, str]]) -> None:
     backend, text = compiled_of(file("Q8_0")[0]), some_tokens(40)
     reference = forward(backend, [Segment(text, 0, PAGES, 40)])
