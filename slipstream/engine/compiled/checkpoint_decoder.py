@@ -28,7 +28,7 @@ ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "
 biases, or norms of queries and keys."""
 
 _HEAD_NORMS = {"Qwen3ForCausalLM"}
-"""Those of them that normalise each head of queries and keys. Zeros would change the mean."""
+"""Architectures that normalise each head of queries and keys. Zeros would change the mean."""
 
 EMBEDDING, NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 
