@@ -221,10 +221,10 @@ async def test_a_server_that_came_back_as_another_one_is_not_used(engine: type[F
 
 @BOTH
 async def test_a_server_that_does_not_answer_counts_as_lost(engine: type[FakeVllm]) -> None:
-    async with bench(engine(), patience=0, timeout=0.3) as it:
+    async with bench(engine(), patience=0, timeout=3) as it:
         it.fake.may_answer.clear()
         ear = it.start("a", prompt_of(8), 100)
-        with pytest.raises(EngineLostError, match=r"has not answered for 0\.3 s"):
+        with pytest.raises(EngineLostError, match=r"has not answered for 3 s"):
             await ear.end()
 
 
