@@ -39,7 +39,7 @@ def dequantise(name: str, out: Path, report: Report, file_bytes: int = FILE_BYTE
     bytes. UnsupportedModelError says what cannot be read or written.
 
     Each weight is computed in float32 and rounded to bfloat16. Activations are not quantised in
-    what comes out, whatever the config says of them.
+    the new checkpoint, even if the config says so.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UnsupportedModelError(f"--out {out} exists already: name a new folder")

@@ -20,7 +20,7 @@ class Packed(ABC):
     """Weights in integers, with scales and zeros of groups."""
 
     main: str
-    """What the packed tensor is called beside its weight."""
+    """Last name of the packed tensor."""
     beside: tuple[str, ...]
     """The tensors that it needs."""
     perhaps: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What a way to store quantised weights has to say: which tensors make a weight, and how."""
+"""The protocol of a way to store quantised weights: which tensors make a weight, and how."""
 
 from __future__ import annotations
 

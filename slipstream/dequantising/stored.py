@@ -29,7 +29,7 @@ _FLOATS = ("F64", "F32", "F16", "BF16")
 
 
 class Stored(NamedTuple):
-    """Where a tensor lies."""
+    """A tensor in a file, which is read when it is asked for."""
 
     path: Path
     dtype: str

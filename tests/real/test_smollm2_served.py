@@ -1,4 +1,4 @@
-"""SmolLM2 through real services, its own file as its draft: one text, whatever the draft does, and
+"""SmolLM2 through real services, its own file as its draft: one text, with every draft, and
 llama.cpp's greedy text but for choices that are nearly even."""
 
 from __future__ import annotations
