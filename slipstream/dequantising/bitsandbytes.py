@@ -34,7 +34,7 @@ class FourBits:
             nested = [f"{weight}.{each}" for each in _NESTED if f"{weight}.{each}" in names]
             yield Weight(weight, (*needed, name, *nested))
 
-    def dequantised(self, weight: Weight, tensors: Tensors) -> Floats32:
+    def dequantised(self, weight: Weight, tensors: Tensors) -> Iterator[Floats32]:
         codes, absmax, table, state_bytes, *nested = (tensors[name] for name in weight.made_of)
         try:
             state = json.loads(bytes(state_bytes))
@@ -42,7 +42,7 @@ class FourBits:
             halves = np.stack([codes.reshape(-1) >> 4, codes.reshape(-1) & 15], axis=-1).reshape(-1)
             size = int(np.prod(state["shape"]))
             numbers: Floats32 = (table[halves[:size]] * largest.repeat(state["blocksize"])[:size]).astype(np.float32)
-            return numbers.reshape(state["shape"])
+            yield numbers.reshape(state["shape"])
         except (ValueError, KeyError, IndexError, TypeError) as error:
             raise UnsupportedModelError(f"the parts of {weight.name} do not fit together: {error!r}") from error
 

@@ -1,6 +1,6 @@
 """Writes a plain bfloat16 checkpoint of a quantised one.
 
-The new folder has another name until it is whole. One tensor is computed at a time.
+The new folder has another name until it is whole. One matrix is computed at a time.
 """
 
 from __future__ import annotations
@@ -87,10 +87,14 @@ def _write_weights(
 
 
 def _dequantised(scheme: Scheme, weight: Weight, stored: Mapping[str, Stored]) -> np.ndarray:
-    numbers = scheme.dequantised(weight, {name: stored[name].numbers() for name in weight.made_of})
-    if not np.isfinite(numbers).all():
-        raise UnsupportedModelError(f"{weight.name} has numbers that are NaN or infinite: copy or download it again")
-    return rounded(numbers)
+    parts = []
+    for numbers in scheme.dequantised(weight, {name: stored[name].numbers() for name in weight.made_of}):
+        if not np.isfinite(numbers).all():
+            raise UnsupportedModelError(
+                f"{weight.name} has numbers that are NaN or infinite: copy or download it again"
+            )
+        parts.append(rounded(numbers))
+    return np.concatenate(parts)
 
 
 def _read_config(directory: Path, name: str) -> dict[str, Any]:

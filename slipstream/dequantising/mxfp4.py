@@ -28,13 +28,14 @@ class Mxfp4:
                 raise UnsupportedModelError(f"{name} has no {owner}_scales beside it: copy or download the model again")
             yield Weight(owner, (name, f"{owner}_scales"))
 
-    def dequantised(self, weight: Weight, tensors: Tensors) -> Floats32:
+    def dequantised(self, weight: Weight, tensors: Tensors) -> Iterator[Floats32]:
         blocks, scales = (tensors[name] for name in weight.made_of)
         if blocks.shape[:-1] != scales.shape:
             raise UnsupportedModelError(
                 f"the blocks of {weight.name} are {list(blocks.shape)}, and its scales {list(scales.shape)}: the two do not "
                 "belong together"
             )
-        powers = scales.astype(np.int32) - _BIAS
-        numbers = np.ldexp(float4_pairs(blocks), powers[..., np.newaxis]).astype(np.float32)
-        return np.ascontiguousarray(numbers.reshape(*scales.shape[:-1], -1).swapaxes(-1, -2))
+        for block, scale in zip(blocks, scales, strict=True):
+            powers = scale.astype(np.int32) - _BIAS
+            numbers = np.ldexp(float4_pairs(block), powers[..., np.newaxis]).astype(np.float32)
+            yield np.ascontiguousarray(numbers.reshape(len(scale), -1).T)[np.newaxis]

@@ -37,11 +37,11 @@ class Packed(ABC):
             found = [f"{owner}{each}" for each in self.perhaps if f"{owner}{each}" in names]
             yield Weight(f"{owner}weight", (name, *needed, *found))
 
-    def dequantised(self, weight: Weight, tensors: Tensors) -> Floats32:
+    def dequantised(self, weight: Weight, tensors: Tensors) -> Iterator[Floats32]:
         owner = weight.name.removesuffix("weight")
         given = {name.removeprefix(owner): tensors[name] for name in weight.made_of}
         try:
-            return self.numbers(given)
+            yield self.numbers(given)
         except (ValueError, IndexError, ZeroDivisionError) as error:
             shapes = ", ".join(f"{name} {list(each.shape)}" for name, each in given.items())
             raise UnsupportedModelError(f"the parts of {weight.name} do not fit together: {shapes}") from error

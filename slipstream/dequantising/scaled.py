@@ -32,19 +32,26 @@ class Scaled:
             if suffix and (weight := _owned(name.removesuffix(suffix), names)) is not None:
                 yield Weight(weight, (weight, name))
 
-    def dequantised(self, weight: Weight, tensors: Tensors) -> Floats32:
+    def dequantised(self, weight: Weight, tensors: Tensors) -> Iterator[Floats32]:
         stored, scale = (tensors[name] for name in weight.made_of)
+        if stored.ndim == 3 and scale.ndim == 3 and len(stored) == len(scale):  # experts
+            for one, its_scale in zip(stored, scale, strict=True):
+                yield self._scaled(weight.name, one, its_scale)[np.newaxis]
+        else:
+            yield self._scaled(weight.name, stored, scale)
+
+    def _scaled(self, name: str, stored: np.ndarray, scale: np.ndarray) -> Floats32:
         values = float8(stored) if stored.dtype == np.uint8 else stored.astype(np.float32)
         scale = np.asarray(scale, np.float32) / self._divisor
         if self._block is not None and scale.size > 1:
-            scale = _spread(scale, self._block, values.shape, weight.name)
+            scale = _spread(scale, self._block, values.shape, name)
         elif scale.ndim == 1 and len(scale) == len(values):
             scale = scale.reshape(-1, *(1,) * (values.ndim - 1))
         try:
             scaled: Floats32 = values * scale
         except ValueError:
             raise UnsupportedModelError(
-                f"{weight.name} is {list(values.shape)}, and its scale {list(scale.shape)}: the two do not belong together"
+                f"{name} is {list(values.shape)}, and its scale {list(scale.shape)}: the two do not belong together"
             ) from None
         return scaled
 

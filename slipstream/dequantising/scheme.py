@@ -28,5 +28,6 @@ class Scheme(Protocol):
         """Yield the weights that stored tensors of these ``names`` make. UnsupportedModelError if
         one cannot be made."""
 
-    def dequantised(self, weight: Weight, tensors: Tensors) -> Floats32:
-        """Return a weight's numbers. UnsupportedModelError if the tensors do not fit together."""
+    def dequantised(self, weight: Weight, tensors: Tensors) -> Iterator[Floats32]:
+        """Yield a weight's numbers, in parts along its first axis: experts one by one.
+        UnsupportedModelError if the tensors do not fit together."""

@@ -19,6 +19,7 @@ from slipstream.dequantising.bitsandbytes import FourBits
 from slipstream.dequantising.conversion import dequantise
 from slipstream.dequantising.mxfp4 import Mxfp4
 from slipstream.dequantising.scheme import Weight
+from slipstream.dequantising.schemes import scheme_of
 from slipstream.dequantising.small_floats import float8
 from slipstream.engine.checkpoint import check_config, check_weights
 from slipstream.engine.errors import UnsupportedModelError
@@ -182,7 +183,19 @@ def test_fp4_experts_are_those_of_transformers() -> None:
     given = {"x_blocks": blocks.numpy(), "x_scales": scales.numpy()}
     (weight,) = Mxfp4().weights(given)
     numbers = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32).numpy()
-    assert np.array_equal(Mxfp4().dequantised(weight, given), numbers)
+    assert np.array_equal(np.concatenate([*Mxfp4().dequantised(weight, given)]), numbers)
+
+
+def test_fp8_experts_have_scales_of_their_own() -> None:
+    given, meant = zip(*(fp8(torch.randn(40, 70)) for _ in range(3)), strict=True)
+    stored = {
+        "x.gate_up_proj": torch.stack([each["weight"] for each in given]).view(torch.uint8).numpy(),
+        "x.gate_up_proj_scale_inv": torch.stack([each["weight_scale_inv"] for each in given]).numpy(),
+    }
+    scheme = scheme_of({"quant_method": "fp8", "weight_block_size": [GROUP, GROUP]})
+    (weight,) = scheme.weights(stored)
+    assert weight.name == "x.gate_up_proj"
+    assert np.array_equal(np.concatenate([*scheme.dequantised(weight, stored)]), torch.stack(meant).numpy())
 
 
 def test_fp8_numbers_are_those_of_torch() -> None:
@@ -202,7 +215,7 @@ def test_scales_that_are_quantised_themselves_are_followed() -> None:
     tensors["a.weight.nested_quant_map"] = table.numpy()
     (weight,) = FourBits().weights(tensors)
     expected = meant.reshape(-1) / given["weight.absmax"].repeat_interleave(GROUP) * largest.repeat_interleave(GROUP)
-    np.testing.assert_allclose(FourBits().dequantised(weight, tensors).reshape(-1), expected.numpy(), rtol=1e-5)
+    np.testing.assert_allclose(next(FourBits().dequantised(weight, tensors)).reshape(-1), expected.numpy(), rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -234,7 +247,7 @@ def test_parts_that_do_not_fit_are_named(tmp_path: Path) -> None:
         [*Mxfp4().weights(["x_blocks"])]
     small = {"x_blocks": np.zeros((1, 2, 3, 16), np.uint8), "x_scales": np.zeros((1, 2, 4), np.uint8)}
     with pytest.raises(UnsupportedModelError, match=r"blocks of x are \[1, 2, 3, 16\]"):
-        Mxfp4().dequantised(Weight("x", ("x_blocks", "x_scales")), small)
+        next(Mxfp4().dequantised(Weight("x", ("x_blocks", "x_scales")), small))
     for kind, part in [
         ("gptq", "scales"),
         ("awq", "scales"),
