@@ -18,6 +18,7 @@ from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.generation_config import parse_generation_config, read_generation_config
 from slipstream.engine.structure_matchers import StructureMatchers
 from slipstream.processors import Processors
+from slipstream.sampling.partial.refused import without_refused
 from slipstream.sampling.rule import LengthDefaults, SamplingDefaults
 from slipstream.stock.protocol import StockFacts
 
@@ -37,6 +38,8 @@ class StockModel:
     dtype: str
     weights_fingerprint: str
     device: str
+    caveats: tuple[str, ...]
+    """Parts of its files that are not followed behind a stock engine."""
 
 
 @dataclass(slots=True)
@@ -75,6 +78,7 @@ class ModelFiles:
             read_generation_config(self._directory), self.vocabulary_size, self._text_config.get("eos_token_id")
         )
         generation.log_warnings(self.name)
+        sampling, unfollowed = without_refused(generation.sampling)
         dtype = self._text_config.get("dtype") or self._text_config.get("torch_dtype") or _UNKNOWN_DTYPE
         architectures = self._config.get("architectures") or ["unknown"]
         said = [facts.engine, facts.model, self._config, list(generation.end_token_ids)]
@@ -83,11 +87,12 @@ class ModelFiles:
             vocabulary_size=self.vocabulary_size,
             context_length=facts.context_length,
             end_token_ids=generation.end_token_ids,
-            sampling_defaults=generation.sampling,
+            sampling_defaults=sampling,
             length_defaults=generation.lengths,
             dtype=str(dtype),
             weights_fingerprint=hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest(),
             device=facts.engine,
+            caveats=tuple(unfollowed),
         )
 
 

@@ -105,7 +105,10 @@ async def _measured(
         profile[-1][0],
         profile[-1][1] * 1e3,
     )
-    served = StockServed(files.model(facts), facts.context_length, profile, (bits,))
+    model = files.model(facts)
+    for caveat in model.caveats:
+        log.warning("%s", caveat)
+    served = StockServed(model, facts.context_length, profile, (bits, *model.caveats))
     return StockSteps(
         engine,
         facts,

@@ -5,8 +5,11 @@ Each text is that of the sampling rule, for all that servers, hints and the netw
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import re
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,11 +20,14 @@ from slipstream.engine.job import Statement
 from slipstream.engine.run_hints import HintTerms
 from slipstream.engine.run_job import RunEnd
 from slipstream.errors import InvalidFieldsError
+from slipstream.hosting.tokenizer_files import embedded_directory
 from slipstream.sampling.outcome import LogprobRequest
+from slipstream.sampling.partial.refused import refused_fields
 from slipstream.sampling.rule import Acceptance, SamplingRule
 from slipstream.sampling.structure import Structure, StructureKind
 from slipstream.sampling.structure_compiler import StructureCompiler
-from slipstream.stock.protocol import EngineLostError, EngineRefusedError, SamplingUnsupportedError
+from slipstream.stock.protocol import EngineLostError, EngineRefusedError, SamplingUnsupportedError, StockFacts
+from slipstream.stock.served import ModelFiles
 from slipstream.stock.start import stock_worker
 from tests.fake_sglang import FakeSGLang
 from tests.fake_vllm import VOCABULARY_SIZE, FakeVllm, logprobs_after, text_after
@@ -340,6 +346,20 @@ async def test_what_a_partial_row_cannot_give_is_refused_by_name() -> None:
         for rule, name in ((SamplingRule(repetition_penalty=1.1), "repetition_penalty"), (ratio, "acceptance")):
             with pytest.raises(SamplingUnsupportedError, match=name):
                 it.start("a", prompt_of(1), 100, rule=rule)
+
+
+def test_a_models_own_parameters_that_cannot_be_followed_are_left_out_and_told(tmp_path: Path) -> None:
+    for file in embedded_directory("target").glob("*.json"):
+        shutil.copy(file, tmp_path)
+    own = {"do_sample": True, "temperature": 0.7, "repetition_penalty": 1.05, "typical_p": 0.9}
+    (tmp_path / "generation_config.json").write_text(json.dumps(own))
+    model = ModelFiles(str(tmp_path)).model(StockFacts("vLLM 0.32.0", "served", 2048, 20))
+    assert (model.sampling_defaults.temperature, model.sampling_defaults.repetition_penalty) == (0.7, 1.0)
+    assert [caveat.split(" of ")[0] for caveat in model.caveats] == [
+        "the model's own repetition_penalty",
+        "the model's own typical_p",
+    ]
+    assert refused_fields(SamplingRule(temperature=0.7)) == []
 
 
 async def test_bits_are_tried_at_start_and_told() -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final
 
 from slipstream.errors import FieldViolation
-from slipstream.sampling.rule import SamplingRule
+from slipstream.sampling.rule import SamplingDefaults, SamplingRule
 from slipstream.sampling_fields import SAMPLING_FIELDS
 
 _REASONS: Final = {
@@ -31,6 +32,19 @@ def refused_fields(rule: SamplingRule) -> list[FieldViolation]:
             )
         )
     return refused
+
+
+def without_refused(defaults: SamplingDefaults) -> tuple[SamplingDefaults, list[str]]:
+    """Return a model's own sampling parameters without those that a rule must have off, and a
+    sentence about each of them. Otherwise every request would have to turn them off."""
+    left_out: dict[str, Any] = {
+        name: SAMPLING_FIELDS[name].off for name in _REASONS if getattr(defaults, name) != SAMPLING_FIELDS[name].off
+    }
+    told = [
+        f"the model's own {name} of {getattr(defaults, name):g} is not applied: it {_REASONS[name]}"
+        for name in left_out
+    ]
+    return replace(defaults, **left_out), told
 
 
 def _matters(rule: SamplingRule, name: str) -> bool:
