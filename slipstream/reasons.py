@@ -411,6 +411,13 @@ class Reason(StrEnum):
         "The model cannot compute any more, and its service ends.",
         "Operators: read the service's log, and let a supervisor restart the service.",
     )
+    RANK_LOST = (
+        "RANK_LOST",
+        Code.UNAVAILABLE,
+        Audience.ITEMS | Audience.PEERS,
+        "A rank of the model's group is gone or does not answer, and the service ends.",
+        "Operators: read the log of the service for the rank, and let a supervisor restart the service.",
+    )
     ENGINE_LOST = (
         "ENGINE_LOST",
         Code.UNAVAILABLE,

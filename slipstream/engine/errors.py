@@ -93,7 +93,7 @@ class ModelThreadFailedError(SlipstreamError):
 class RankGroupError(SlipstreamError):
     """A rank of the model's group is gone or does not answer. The group ends and may come back."""
 
-    reason = Reason.MODEL_THREAD_FAILED
+    reason = Reason.RANK_LOST
     retry_after = 1.0
 
 

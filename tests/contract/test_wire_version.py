@@ -141,7 +141,7 @@ def test_a_caller_of_ever_new_versions_fills_neither_log_nor_memory(caplog: pyte
 
 
 def test_a_handle_is_not_opened_for_another_wire_version() -> None:
-    host = SimpleNamespace(engine=SimpleNamespace(context_length=100), open=None)
+    host = SimpleNamespace(served=SimpleNamespace(context_length=100), open=None)
     handles = PeerHandles("peer", cast(Any, host), right_info(), RuleBook())
     terms = Terms("t", "w", 60.0).message()
     assert terms.wire_version == WIRE_VERSION
