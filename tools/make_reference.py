@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from tools.reference import (
@@ -36,7 +37,8 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/serve-flags.md": serve_flags.page,
     "reference/pairs.md": pairs.page,
     "decisions/README.md": decisions.page,
-    "benchmarks/README.md": benchmarks.page,
+    "benchmarks/README.md": partial(benchmarks.page, DOCS / "benchmarks" / "README.md"),
+    "guides/gguf.md": partial(benchmarks.page, DOCS / "guides" / "gguf.md"),
 }
 """Function that makes each page, by the page's path under docs/."""
 

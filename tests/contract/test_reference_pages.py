@@ -90,7 +90,7 @@ def test_a_benchmark_table_shows_chosen_columns_and_rows_of_its_file(
     (tmp_path / "speeds.json").write_text(json.dumps(kept))
     marked = "Before.\n<!-- table: speeds | system, speed | T=0 -->\nold\n<!-- end -->\nAfter.\n"
     (tmp_path / "README.md").write_text(marked)
-    page = benchmarks.page()
+    page = benchmarks.page(tmp_path / "README.md")
     assert "two cores; commit abc, 2026-11-20; medians of five." in page
     assert "| system | speed |\n| --- | ---: |\n| a\\|b | 1 |\n<!-- end -->\nAfter." in page
     assert "old" not in page

@@ -1,4 +1,5 @@
-"""The benchmarks page: its prose is written by hand, its tables come from the JSON files beside it.
+"""Pages with measured tables: the prose is written by hand, the tables come from the JSON files of
+docs/benchmarks.
 
 A table stands between ``<!-- table: NAME -->`` and ``<!-- end -->``. After the name may follow the
 columns to show, and after those one condition on the rows: ``network | T, tokens/s | T=0``.
@@ -19,10 +20,9 @@ FOLDER = Path(__file__).parents[2] / "docs" / "benchmarks"
 _TABLE = re.compile(r"(?P<head><!-- table: (?P<asked>[^>]+?) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
 
 
-def page() -> str:
-    """Return the page as it stands, with every table rendered again."""
-    text = (FOLDER / "README.md").read_text()
-    return _TABLE.sub(lambda found: found["head"] + _rendered(found["asked"]) + found["end"], text)
+def page(path: Path) -> str:
+    """Return a page as it stands, with every table rendered again."""
+    return _TABLE.sub(lambda found: found["head"] + _rendered(found["asked"]) + found["end"], path.read_text())
 
 
 def _rendered(asked: str) -> str:
