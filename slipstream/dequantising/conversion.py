@@ -20,6 +20,7 @@ from slipstream.dequantising.stored import Stored, Writer, stored_in
 from slipstream.engine.checkpoint import CONFIG, INDEX, UNREAD_FILES, directory_of, one_line, weight_files
 from slipstream.engine.compiled.safetensors_file import rounded
 from slipstream.engine.errors import UnsupportedModelError
+from slipstream.hub.files import CODE_FILES, SMALL_FILES
 
 FILE_BYTES = 4 * 2**30
 """Bytes of the tensors in a file. So much is held in memory."""
@@ -108,8 +109,8 @@ def _read_config(directory: Path, name: str) -> dict[str, Any]:
 
 
 def _copy_small_files(directory: Path, out: Path, config: dict[str, Any]) -> None:
-    for path in directory.iterdir():
-        if path.is_file() and path.suffix != ".safetensors" and path.name not in (CONFIG, INDEX, *UNREAD_FILES):
+    for path in {path for pattern in (*SMALL_FILES, *CODE_FILES) for path in directory.glob(pattern)}:
+        if path.name not in (CONFIG, INDEX, *UNREAD_FILES):
             shutil.copyfile(path, out / path.name)
     for part in (config, config.get("text_config")):
         if isinstance(part, dict):

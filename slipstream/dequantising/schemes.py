@@ -26,7 +26,7 @@ def scheme_of(quantisation: Mapping[str, Any]) -> Scheme:
     names what is not read."""
     method = quantisation.get("quant_method")
     if method in ("fp8", "fbgemm_fp8"):
-        return Scaled(_block(quantisation), _SCALES)
+        return Scaled(_block(quantisation, "weight_block_size"), _SCALES)
     if method == "compressed-tensors":
         return _compressed(quantisation)
     if method == "gptq":
@@ -64,18 +64,18 @@ def _compressed(quantisation: Mapping[str, Any]) -> Scheme:
     if form in ("float-quantized", "int-quantized", "naive-quantized"):
         if first.get("type") == "int" and not first.get("symmetric", True):
             raise UnsupportedModelError("config_groups have zeros (symmetric: false), which are not read")
-        return Scaled(first.get("block_structure"), _SCALES)
+        return Scaled(_block(first, "block_structure"), _SCALES)
     raise UnsupportedModelError(
         f"format is {form!r}, and only pack-quantized, float-quantized and int-quantized are read"
     )
 
 
-def _block(quantisation: Mapping[str, Any]) -> list[int] | None:
-    block = quantisation.get("weight_block_size")
+def _block(quantisation: Mapping[str, Any], key: str) -> list[int] | None:
+    block = quantisation.get(key)
     if block is None:
         return None
     if not (isinstance(block, list) and len(block) == 2 and all(type(size) is int and size > 0 for size in block)):
-        raise UnsupportedModelError(f"weight_block_size must be two positive numbers, but is {block!r}")
+        raise UnsupportedModelError(f"{key} must be two positive numbers, but is {block!r}")
     return block
 
 

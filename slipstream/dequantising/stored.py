@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from safetensors import TensorSpec, serialize_file
+from safetensors import SafetensorError, TensorSpec, safe_open, serialize_file
 
+from slipstream.engine.checkpoint import one_line
 from slipstream.engine.compiled.safetensors_file import rounded
 from slipstream.engine.errors import UnsupportedModelError
 
@@ -59,9 +60,16 @@ class Stored(NamedTuple):
 
 
 def stored_in(paths: list[Path]) -> dict[str, Stored]:
-    """Return the tensors of files whose headers were checked."""
+    """Return the tensors of files. UnsupportedModelError for a damaged file."""
     found = {}
     for path in paths:
+        try:
+            with safe_open(path, framework="np"):  # compares the header with the file's size
+                pass
+        except (SafetensorError, OSError) as error:
+            raise UnsupportedModelError(
+                f"{path} is truncated or not a safetensors file ({one_line(error)}): copy or download it again"
+            ) from error
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             header = json.loads(file.read(length))

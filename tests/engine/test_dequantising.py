@@ -227,6 +227,10 @@ def test_scales_that_are_quantised_themselves_are_followed() -> None:
         ({"quant_method": "fp8", "weight_block_size": 128}, "weight_block_size must be two positive numbers"),
         (grouped("nvfp4-pack-quantized", num_bits=4, type="float"), "format is 'nvfp4-pack-quantized'"),
         (grouped("pack-quantized", num_bits=4, type="int", symmetric=False), r"symmetric: false"),
+        (
+            grouped("float-quantized", num_bits=8, type="float", block_structure="128x128"),
+            "block_structure must be two",
+        ),
         ({"quant_method": "compressed-tensors", "config_groups": {}}, "several ways"),
         ({"quant_method": "fp8"}, "no tensor of the checkpoint is quantised"),
         ({"quant_method": "gptq", "bits": 4}, "no tensor of the checkpoint is quantised"),
@@ -260,6 +264,17 @@ def test_parts_that_do_not_fit_are_named(tmp_path: Path) -> None:
         save_file(stored | {name: stored[name][:1].contiguous()}, directory / "model.safetensors")
         with pytest.raises(UnsupportedModelError, match=r"model\.layers\.1\.mlp\.up_proj\.weight"):
             dequantise(str(directory), tmp_path / "out", lambda *_: None)
+
+
+def test_a_damaged_file_is_named_and_other_weights_are_not_copied(tmp_path: Path) -> None:
+    directory, _ = quantised(tmp_path / "small", "fp8")
+    (directory / "pytorch_model.bin").write_bytes(b"weights of another form")
+    dequantise(str(directory), tmp_path / "plain", lambda *_: None)
+    assert not (tmp_path / "plain" / "pytorch_model.bin").exists()
+    weights = directory / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(UnsupportedModelError, match=r"model\.safetensors is truncated"):
+        dequantise(str(directory), tmp_path / "out", lambda *_: None)
 
 
 def test_a_folder_that_is_there_stays(tmp_path: Path) -> None:
