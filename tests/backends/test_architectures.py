@@ -125,7 +125,7 @@ async def verify(
 
 @dataclass(slots=True)
 class Generation:
-    """What a sequence came to, and how."""
+    """A generated text, and the rounds that made it."""
 
     tokens: list[int] = field(default_factory=list)
     adopted_count: int = 0

@@ -8,36 +8,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from slipstream.engine.engine import Engine
-from slipstream.engine.model import Segment
 from slipstream.engine.sequence import Sequence
 from slipstream.engine.torch.planned_backend import PlannedBackend
 from slipstream.engine.torch.transformers_model import TransformersModel
 from tests import tiny_models
-from tests.tensors import tensor_of
+from tests.equal_bits import Recorder
 
 LENGTH = 540  # past one key block of 512
 START = 470  # the long way there is walked once, then in chunks
 
 
-class Recorder:
-    """An engine's model driven directly, keeping the logits of every position of every sequence."""
-
-    def __init__(self, directory: Path, dtype: str) -> None:
-        model = TransformersModel.load(str(directory), device="cpu", dtype=dtype)
-        self.engine = Engine(PlannedBackend(model), kv_memory_mib=16)
-
-    def step(self, parts: list[tuple[Sequence, list[int]]]) -> list[torch.Tensor]:
-        """Append tokens to sequences in one forward; logits ``[tokens, vocabulary]`` for each
-        part."""
-        segments = []
-        for sequence, tokens in parts:
-            start = len(sequence)
-            self.engine.cache.extend(sequence, tokens)
-            segments.append(Segment(tokens, start, sequence.pages, len(tokens)))
-        self.engine.backend.copy_pages(self.engine.cache.take_copies())
-        logits = tensor_of(self.engine.backend.forward(segments))
-        return list(logits.split([len(tokens) for _, tokens in parts]))
+def recorder(directory: Path, dtype: str) -> Recorder:
+    """Return the recorder of a model on the CPU."""
+    return Recorder(PlannedBackend(TransformersModel.load(str(directory), device="cpu", dtype=dtype)))
 
 
 @pytest.fixture(scope="module", params=["llama", "qwen2", "gpt2"])
@@ -47,7 +30,7 @@ def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_logits_have_the_same_bits_however_they_are_computed(directory: Path, dtype: str) -> None:
-    compare_bits(Recorder(directory, dtype), LENGTH, (START, 100), START)
+    compare_bits(recorder(directory, dtype), LENGTH, (START, 100), START)
 
 
 OTHERS = [
@@ -67,7 +50,7 @@ OTHERS = [
 def test_experts_sinks_and_chunks_keep_the_bits_too(family: str, tmp_path: Path) -> None:
     # In float32: in bfloat16 most sums that differ are rounded to the same number.
     directory = tiny_models.save(tiny_models.build(family), tmp_path)
-    compare_bits(Recorder(directory, "float32"), 160, (30,), 60)
+    compare_bits(recorder(directory, "float32"), 160, (30,), 60)
 
 
 def compare_bits(recorder: Recorder, length: int, chunks: Iterable[int], start: int) -> None:
@@ -111,7 +94,7 @@ def test_one_thread_and_two_give_the_same_bits(directory: Path) -> None:
     try:
         for threads in (1, 2):
             torch.set_num_threads(threads)
-            results.append(Recorder(directory, "float32").step([(Sequence("a"), text)])[0])
+            results.append(recorder(directory, "float32").step([(Sequence("a"), text)])[0])
     finally:
         torch.set_num_threads(before)
     assert torch.equal(*results)
@@ -127,11 +110,11 @@ def test_more_threads_than_two_split_a_wide_layer_where_no_bit_shows_it(family: 
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
-        recorder = Recorder(directory, "float32")
-        whole = recorder.step([(Sequence("whole"), text)])[0]
+        recording = recorder(directory, "float32")
+        whole = recording.step([(Sequence("whole"), text)])[0]
         for size in (136, 88, 16):
             sequence = Sequence(str(size))
-            parts = [recorder.step([(sequence, text[i : i + size])])[0] for i in range(0, len(text), size)]
+            parts = [recording.step([(sequence, text[i : i + size])])[0] for i in range(0, len(text), size)]
             assert torch.equal(torch.cat(parts), whole), size
     finally:
         torch.set_num_threads(before)

@@ -72,7 +72,7 @@ def without_memory(config: Any) -> Any:
 
 
 def attention_layers(model: Any) -> list[LayerShape]:
-    """What the engine's own probe sees, of a model without memory."""
+    """Return the layers that the engine's own probe finds in a model on the meta device."""
     probe = attention.ShapeProbe()
     ids, rows = torch.zeros(1, 8, dtype=torch.int64, device="meta"), torch.arange(8, device="meta")
     with pytest.MonkeyPatch.context() as patch:  # otherwise transformers looks at the values of positions
@@ -120,7 +120,7 @@ def test_a_rank_has_the_bytes_that_the_engine_gives_it(name: str, ranks: int) ->
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_the_engine_divides_the_families_that_the_plan_says(family: str) -> None:
-    """Of gpt_neox it would divide the MLP alone, which brings little."""
+    """The exception is gpt_neox: the engine would divide its MLP alone, which brings little."""
     model = without_memory(AutoConfig.for_model(family, **SMALL | ({} if family not in DENSE_HEADS else ALL_HEADS)))
     if FAMILIES[family].is_divided:
         divide(model, 2)

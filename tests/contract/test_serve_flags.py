@@ -32,7 +32,7 @@ SETTINGS: dict[str, type[BaseSettings]] = {
 
 
 def given(**values: Any) -> dict[str, Any]:
-    """What a command line without other flags gives."""
+    """Return the settings of a command line that has these flags alone."""
     return {flag.keyword: flag.default if flag.takes else False for flag in FLAGS} | values
 
 

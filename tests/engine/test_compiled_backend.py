@@ -268,7 +268,7 @@ def test_other_architectures_and_pages_are_refused(tmp_path: Path) -> None:
 
 
 def test_logits_that_are_not_the_models_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where transformers reads a model: our own reader knows no yarn."""
+    """The model has yarn, which our own reader does not know, so transformers reads it."""
     directory = tiny_models.save(tiny_models.build(_YARN[0], **_YARN[1]), tmp_path)
     monkeypatch.setattr(checkpoint_decoder, "alternating", lambda gate, up: np.concatenate([up, gate]))
     with pytest.raises(NotCompiledError, match="off, relatively"):

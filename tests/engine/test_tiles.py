@@ -64,8 +64,8 @@ def test_few_registers_change_no_bit(made: tuple[str, list[numba.core.ccallback.
 def _sums(
     tile: numba.core.ccallback.CFunc, inputs: np.ndarray, weights: np.ndarray, table: np.ndarray, columns: int
 ) -> np.ndarray:
-    """What a tile makes of ``inputs [rows, bytes]`` and ``weights [2, blocks, bytes]``: float32
-    ``[rows, columns * 16]``."""
+    """Return a tile's sums, float32 ``[rows, columns * 16]``, of ``inputs [rows, bytes]`` and
+    ``weights [2, blocks, bytes]``."""
     outputs = np.full((len(inputs), columns * LANES), 7, dtype=np.float32)
     tile.ctypes(
         len(inputs),
