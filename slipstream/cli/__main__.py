@@ -12,6 +12,7 @@ from slipstream.cli.commands.bench import bench
 from slipstream.cli.commands.chat import chat
 from slipstream.cli.commands.compile import compile_ahead
 from slipstream.cli.commands.dequantise import dequantise
+from slipstream.cli.commands.distill import distill
 from slipstream.cli.commands.export import export
 from slipstream.cli.commands.info import info
 from slipstream.cli.commands.list_models import list_models
@@ -77,6 +78,7 @@ app.command()(plan)
 app.command()(pull)
 app.command(name="list")(list_models)
 app.command()(dequantise)
+app.add_typer(distill, name="distill")
 app.command()(token)
 app.command(name="compile")(compile_ahead)
 app.command()(version)

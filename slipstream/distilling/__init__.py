@@ -1,0 +1,1 @@
+"""Records of a target's choices, and the training of a draft on them."""
