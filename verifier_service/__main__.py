@@ -8,6 +8,7 @@ prepare_imports("verifier")
 
 from slipstream.hosting.process import ServiceKind, run_model_service
 from slipstream.wire.v1 import verifier_pb2_grpc
+from verifier_service.collecting import collecting
 from verifier_service.service import VerifierService
 from verifier_service.settings import VerifierSettings
 from verifier_service.stock import stock_host
@@ -23,6 +24,7 @@ VERIFIER = ServiceKind(
     exact=True,
     profile_seconds=1.5,
     stock_host=stock_host,
+    collecting=collecting,
 )
 
 if __name__ == "__main__":

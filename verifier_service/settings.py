@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Self
+
+from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from slipstream.hosting.settings import ModelServiceSettings
+from slipstream.hosting.settings import STOCK_ENGINES, ModelServiceSettings
 
 
 class VerifierSettings(ModelServiceSettings):
@@ -33,3 +35,32 @@ class VerifierSettings(ModelServiceSettings):
         description="seconds for which running turns wait for a stock engine that was lost. Then they wait in the "
         "orchestrator, or move to another verifier",
     )
+    collect: str = Field(
+        "",
+        description="folder that a share of the positions at which the target chooses is written to, with its 64 largest "
+        "log-probabilities, to distil a draft from. It is made with mode 700, and refused if other users can reach it. "
+        "Empty: nothing is collected",
+    )
+    collect_text: bool = Field(
+        False,
+        description="write token ids too, prompts included. Token ids are text. Without them no draft can be distilled",
+    )
+    collect_share: float = Field(
+        0.05,
+        gt=0,
+        le=1,
+        description="share of all sequences that are collected. A sequence is collected whole or not at all",
+    )
+    collect_mib: float = Field(
+        1024, ge=16, description="most MiB of collected positions that are kept. The oldest are deleted first"
+    )
+
+    @model_validator(mode="after")
+    def _collects_where_it_can(self) -> Self:
+        if self.collect and self.engine in STOCK_ENGINES:
+            raise ValueError(
+                f"collect needs all of a row's logits, and --engine {self.engine} tells a few: leave --collect out"
+            )
+        if not self.collect and self.model_fields_set & {"collect_text", "collect_share", "collect_mib"}:
+            raise ValueError("collect DIR is needed with --collect-text, --collect-share and --collect-mib")
+        return self

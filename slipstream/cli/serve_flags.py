@@ -13,6 +13,7 @@ _MODELS = "Models"
 _ADDRESSES = "Addresses"
 _SESSIONS = "Callers and sessions"
 _ROOM = "Speed and memory"
+_COLLECTING = "Collecting for slipstream distill"
 
 
 def _both(setting: str) -> dict[str, str]:
@@ -176,6 +177,34 @@ OURS = (
         "COUNT",
         group=_ROOM,
         settings=_both("page-size"),
+    ),
+    Flag(
+        "--collect",
+        "private folder for a share of the target's choices, with its 64 largest log-probabilities",
+        "DIR",
+        group=_COLLECTING,
+        settings={"verifier": "collect"},
+    ),
+    Flag(
+        "--collect-text",
+        "write token ids too, prompts included: text. slipstream distill needs them",
+        "",
+        group=_COLLECTING,
+        settings={"verifier": "collect-text"},
+    ),
+    Flag(
+        "--collect-share",
+        "share of all sequences that are collected; default: 0.05",
+        "FRACTION",
+        group=_COLLECTING,
+        settings={"verifier": "collect-share"},
+    ),
+    Flag(
+        "--collect-mib",
+        "most MiB that are kept, the oldest go first; default: 1024",
+        "MIB",
+        group=_COLLECTING,
+        settings={"verifier": "collect-mib"},
     ),
 )
 """Flags that have an effect."""

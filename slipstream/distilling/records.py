@@ -31,7 +31,7 @@ from slipstream.reasons import Reason
 FORMAT_VERSION = "1"
 MOST_LIKELIEST = 64
 NO_HINT = -1
-SHARD_PATTERN = "[0-9]" * 6 + ".safetensors"
+_SUFFIX = ".safetensors"
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
@@ -136,7 +136,14 @@ def shard_paths(folder: Path) -> list[Path]:
     """Return the shards of a folder, the oldest first. RecordsError if there is no such folder."""
     if not folder.is_dir():
         raise RecordsError(f"{folder} is no folder of collected positions: it does not exist, or is a file")
-    return sorted(folder.glob(SHARD_PATTERN))
+    return sorted(
+        (path for path in folder.glob(f"*{_SUFFIX}") if path.stem.isdecimal()), key=lambda path: int(path.stem)
+    )
+
+
+def shard_path(folder: Path, number: int) -> Path:
+    """Return the path of a folder's shard. Shards are numbered from 1."""
+    return folder / f"{number:06d}{_SUFFIX}"
 
 
 def read_shard(path: Path) -> Shard:

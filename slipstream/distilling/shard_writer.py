@@ -14,7 +14,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from slipstream.distilling.records import RecordsError, SequenceRecord, Shard, TargetFacts, encoded, shard_paths
+from slipstream.distilling.records import (
+    RecordsError,
+    SequenceRecord,
+    Shard,
+    TargetFacts,
+    encoded,
+    shard_path,
+    shard_paths,
+)
 
 SHARD_BYTES = 16 * 2**20
 """Bytes of records in a shard. So much is held in memory."""
@@ -26,12 +34,32 @@ _LOCK = ".lock"
 _UNFINISHED = ".unfinished"
 
 
+class ClaimedFolder:
+    """A folder that this process alone writes, until `close`."""
+
+    def __init__(self, path: Path) -> None:
+        """Take the folder, and make it if there is none. RecordsError if it cannot be made or
+        written, if other users may reach it, or if another process has it."""
+        self.path = path
+        self.unfinished = path / _UNFINISHED
+        try:
+            self._lock = _lock(path)
+            self.unfinished.unlink(missing_ok=True)
+            self.last_number = max((int(shard.stem) for shard in shard_paths(path)), default=0)
+        except OSError as error:
+            raise RecordsError(f"{path} cannot be written: {error.strerror or error}") from error
+
+    def close(self) -> None:
+        """Let another process take the folder."""
+        os.close(self._lock)
+
+
 class ShardWriter:
-    """The one writer of a folder. Not for several threads."""
+    """Writes the shards of a folder. Not for several threads."""
 
     def __init__(
         self,
-        folder: Path,
+        folder: ClaimedFolder,
         facts: TargetFacts,
         *,
         max_bytes: int,
@@ -39,27 +67,14 @@ class ShardWriter:
         shard_bytes: int = SHARD_BYTES,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Take the folder, and make it if there is none. RecordsError if it cannot be made or
-        written, if other users may read it, or if another process writes it."""
-        self.folder, self._facts, self._with_text = folder, facts, with_text
+        """``max_bytes`` of all shards together. A shard is written once it has ``shard_bytes``."""
+        self.folder, self._claimed, self._facts, self._with_text = folder.path, folder, facts, with_text
         self._max_bytes, self._shard_bytes, self._clock = max_bytes, min(shard_bytes, max_bytes // _SHARES), clock
         self._records: list[SequenceRecord] = []
         self._byte_count = 0
         self._began = 0.0
-        self.written_bytes = 0
-        """Bytes of all shards that were written, also of those that were deleted since."""
-        try:
-            self._lock = _take(folder)
-            self._unfinished = folder / _UNFINISHED
-            self._unfinished.unlink(missing_ok=True)
-            self._last_number = max((int(path.stem) for path in shard_paths(folder)), default=0)
-        except OSError as error:
-            raise RecordsError(f"{folder} cannot be written: {error.strerror or error}") from error
-
-    @property
-    def waiting_since(self) -> float | None:
-        """Time of the first record that is in no shard yet; None if all are written."""
-        return self._began if self._records else None
+        self.written_bytes = self.written_rows = 0
+        """Sums over all shards that were written, also of those that were deleted since."""
 
     def add(self, record: SequenceRecord) -> None:
         """Add a record with at least one row, and write a shard if there are enough. OSError as
@@ -80,27 +95,24 @@ class ShardWriter:
         self._rotate(len(content))
         try:
             self._write(content)
-        except OSError:
-            with suppress(OSError):
-                self._unfinished.unlink(missing_ok=True)
-            raise
+        finally:
+            with suppress(OSError):  # it is there only if writing has failed
+                self._claimed.unfinished.unlink(missing_ok=True)
         self.written_bytes += len(content)
+        self.written_rows += sum(len(record.positions) for record in records)
 
     def close(self) -> None:
-        """Write what is left, and release the folder. OSError as in `flush`."""
-        try:
-            self.flush()
-        finally:
-            os.close(self._lock)
+        """Let another process write the folder. What was not flushed is lost."""
+        self._claimed.close()
 
     def _write(self, content: bytes) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with os.fdopen(os.open(self._unfinished, flags, 0o600), "wb") as file:
+        with os.fdopen(os.open(self._claimed.unfinished, flags, 0o600), "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        self._last_number += 1
-        self._unfinished.rename(self.folder / f"{self._last_number:06d}.safetensors")
+        self._claimed.last_number += 1
+        self._claimed.unfinished.rename(shard_path(self.folder, self._claimed.last_number))
 
     def _rotate(self, byte_count: int) -> None:
         """Delete the oldest shards until there is room for a new one."""
@@ -113,14 +125,15 @@ class ShardWriter:
             total -= size
 
 
-def _take(folder: Path) -> int:
+def _lock(folder: Path) -> int:
     """Return a lock on the folder, as a file descriptor. OSError, RecordsError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    mode = stat.S_IMODE(folder.stat().st_mode)
-    if mode & 0o077:
+    found = folder.stat()
+    mode = stat.S_IMODE(found.st_mode)
+    if mode & 0o077 or found.st_uid != os.geteuid():
         raise RecordsError(
-            f"{folder} has mode {mode:03o}, so that other users may reach what it collects: run chmod 700 {folder}, or name "
-            "a folder that does not exist yet"
+            f"{folder} has mode {mode:03o} and belongs to user {found.st_uid}, so that others can reach what is collected: "
+            f"name a folder that does not exist yet, or one of user {os.geteuid()} with mode 700"
         )
     lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:

@@ -13,6 +13,7 @@ from slipstream.engine.errors import OutOfPagesError
 from slipstream.engine.model import Backend, Segment
 from slipstream.engine.multi_step import MultiStepRun
 from slipstream.engine.pages import PagePool
+from slipstream.engine.row_observer import RowObserver, tell_run_step, tell_step, watches_any
 from slipstream.engine.sequence import Sequence, SequenceCache
 from slipstream.engine.stop_flag import StopFlag
 from slipstream.engine.structure_matchers import StructureMatchers
@@ -116,6 +117,8 @@ class Engine:
         self.step_times: list[tuple[int, float]] = []
         """Result of the last `profile`."""
         self.matchers = StructureMatchers()
+        self.observer: RowObserver | None = None
+        """An observer of the rows at which a target chooses."""
 
     @property
     def mark(self) -> str:
@@ -286,12 +289,16 @@ class Engine:
 
     def _run_steps(self, segments: list[Segment], run: MultiStepRun) -> list[list[Choice]]:
         """Return the choices of one step, or of several steps."""
-        runner = self.backend.multi_step_runner
-        if runner is not None and run.steps_left > 1 and run.needs_logits_only:
+        runner, watched = self.backend.multi_step_runner, watches_any(self.observer, run.sequences)
+        if runner is not None and run.steps_left > 1 and run.needs_logits_only and not watched:
             steps = runner.run(segments, run.rules, run.steps_left, run.stop_flag, drafting=run.drafting)
             if steps:  # otherwise a single step chooses
                 return steps
-        return [run.choose(self.backend.forward(segments))]
+        logits = in_blocks(self.backend.forward(segments))
+        choices = run.choose(logits)
+        if self.observer is not None and watched:
+            tell_run_step(self.observer, run, choices, logits)
+        return [choices]
 
     def _run_answers(self, sequence: Sequence, start: int, choices: list[Choice]) -> list[Appended]:
         error = next((c.fault for c in choices if isinstance(c.fault, LogitsNotFiniteError)), None)
@@ -337,6 +344,8 @@ class Engine:
                 if answer.error is None:
                     answer.choices.extend(islice(choices, append.wanted))
         self._score(appends, answers, logits)
+        if self.observer is not None:
+            tell_step(self.observer, appends, answers, logits)
         return answers
 
     def _rows(self, append: Append) -> list[Row]:

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 from slipstream.engine.sequence import Sequence
 from slipstream.engine.stop_flag import StopFlag
-from slipstream.sampling.blocks import in_blocks
 from slipstream.sampling.choose import choose_apart, needs_logits_only
 from slipstream.sampling.row import VOID, Choice, Row
 from slipstream.sampling.rule import SamplingRule
 
 if TYPE_CHECKING:
-    from slipstream.sampling.blocks import BlockedLogits, Logits
+    from slipstream.sampling.blocks import BlockedLogits
 
 
 class MultiStepRun:
@@ -42,7 +41,7 @@ class MultiStepRun:
         self.rules, self.stop_flag = rules, stop_flag
         self.drafting = drafting
         """True if the choices are a draft's own."""
-        self._sequences, self._starts = sequences, starts
+        self.sequences, self._starts = sequences, starts
         self._steps: list[list[Choice]] = []
 
     @property
@@ -55,9 +54,14 @@ class MultiStepRun:
         """True if a `slipstream.engine.model.MultiStepRunner` may compute it."""
         return all(map(needs_logits_only, self.rules, self._starts))
 
-    def choose(self, logits: Logits | BlockedLogits) -> list[Choice]:
+    @property
+    def positions(self) -> list[int]:
+        """Each sequence's position of the next choice."""
+        return [start + self.step_count for start in self._starts]
+
+    def choose(self, logits: BlockedLogits) -> list[Choice]:
         """Choose from the next step's logits ``[sequences, vocabulary]``."""
-        return choose_apart(in_blocks(logits), self._rows_at(self.step_count))
+        return choose_apart(logits, self._rows())
 
     def record_steps(self, steps: list[list[Choice]]) -> list[int] | None:
         """Record the choices of some steps. Returns each sequence's next token, or None after the
@@ -81,7 +85,7 @@ class MultiStepRun:
                 self.lengths[at] = min(self.lengths[at], index + 1)
         tokens = [max(0, token) for token in tokens]  # after a sequence's end any token will do
         if self.step_count < max(self.lengths):
-            for sequence, start, token in zip(self._sequences, self._starts, tokens, strict=True):
+            for sequence, start, token in zip(self.sequences, self._starts, tokens, strict=True):
                 sequence.tokens[start + index] = token
         return tokens
 
@@ -89,8 +93,8 @@ class MultiStepRun:
         """Return the choices of each sequence."""
         return [[step[at] for step in self._steps[:length]] for at, length in enumerate(self.lengths)]
 
-    def _rows_at(self, index: int) -> list[Row]:
+    def _rows(self) -> list[Row]:
         return [
-            Row(rule, start + index, sequence.tokens, drafting=self.drafting)
-            for sequence, start, rule in zip(self._sequences, self._starts, self.rules, strict=True)
+            Row(rule, position, sequence.tokens, drafting=self.drafting)
+            for sequence, position, rule in zip(self.sequences, self.positions, self.rules, strict=True)
         ]

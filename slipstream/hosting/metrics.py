@@ -62,6 +62,11 @@ def readings(
     yield reading(instruments.ITEMS, {(outcome,): count for outcome, count in dict(telemetry.items).items()})
     yield reading(instruments.PREFIX_CACHE_QUERIES, telemetry.prefix_queries)
     yield reading(instruments.PREFIX_CACHE_HITS, telemetry.prefix_hits)
+    collected = telemetry.collected
+    yield reading(instruments.COLLECTING, int(collected.is_collecting))
+    yield reading(instruments.COLLECTED_ROWS, collected.row_count)
+    yield reading(instruments.COLLECT_DROPPED_ROWS, collected.dropped_row_count)
+    yield reading(instruments.COLLECTED_BYTES, collected.byte_count)
 
 
 def _by_reason(values: Mapping[str, float]) -> dict[tuple[str, ...], float]:

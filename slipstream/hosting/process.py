@@ -23,6 +23,7 @@ from slipstream.event_loop import run_in_loop
 from slipstream.garbage import freeze_live_objects, resume_collection
 from slipstream.given_settings import read_settings
 from slipstream.hosting.backends import backend_of
+from slipstream.hosting.collecting import Collecting
 from slipstream.hosting.item_service import ItemService
 from slipstream.hosting.kv_room import kv_memory_mib
 from slipstream.hosting.loading_gate import RefusesWhileLoading
@@ -84,6 +85,8 @@ class ServiceKind:
     stock_host: Callable[[Any, str, TokenizerFiles, ServiceTelemetry], JobHost[Job]] | None = None
     """Makes the host of a stock engine from the service's settings and the model's name. None: the
     service has no stock engines."""
+    collecting: Callable[[Any], Collecting | None] = lambda _: None
+    """Makes the place for what is collected of the model's choices, if the settings ask for it."""
 
 
 def run_model_service(kind: ServiceKind) -> None:
@@ -141,6 +144,7 @@ async def _host(
     )
     name = _model_of(kind, settings)
     trust = settings.trust()
+    collecting = kind.collecting(settings)
     loads = settings.engine not in STOCK_ENGINES
     # first: a bad tokenizer is refused at once
     tokenizer = await asyncio.to_thread(load_tokenizer_files, name, trust, weights=loads)
@@ -160,6 +164,8 @@ async def _host(
         return engine
 
     telemetry = ServiceTelemetry()
+    if collecting is not None:
+        telemetry.collected = collecting.totals
     host: JobHost[Job]
     try:
         if loads:
@@ -176,6 +182,8 @@ async def _host(
         host, tokenizer, telemetry, name=shown_name, max_draft_length=settings.max_draft_length
     )
     _add_services(kind, server, host, model_service)
+    if collecting is not None and isinstance(served, Engine):
+        served.observer = collecting.begin(model_service.info)
     gate.loaded = True
     on_serving((host, model_service))
     freeze_live_objects()
@@ -185,6 +193,8 @@ async def _host(
     await server.run_until_signalled()
     await trials.close()
     await host.stop()
+    if collecting is not None:
+        await asyncio.to_thread(collecting.close)
 
 
 def _prepare_structures(served: Served, tokenizer: TokenizerFiles, settings: ModelServiceSettings) -> StructureTrials:

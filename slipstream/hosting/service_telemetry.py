@@ -10,6 +10,7 @@ from typing import NamedTuple
 from opentelemetry.trace import Link, SpanContext, SpanKind
 
 from slipstream.agreed import ROUND_TAIL
+from slipstream.distilling.totals import CollectTotals
 from slipstream.engine.job import Job
 from slipstream.engine.step_note import StepNote
 from slipstream.errors import SlipstreamError
@@ -47,6 +48,7 @@ class ServiceTelemetry:
         """Seconds for which runs waited for hints."""
         self.prefix_queries = 0
         self.prefix_hits = 0
+        self.collected = CollectTotals()
         self._epoch_ns = time.time_ns() - time.monotonic_ns()
 
     def record_step(self, note: StepNote) -> None:

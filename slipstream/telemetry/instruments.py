@@ -308,6 +308,16 @@ PREEMPTIONS = _counter(
     "sequences",
     "Sequences that lost their KV pages to other sequences. Their KV is computed again when they continue.",
 )
+COLLECTING = _gauge(
+    "collecting", "1", "1 while positions are collected, 0 if collecting is off or has stopped because of an error."
+)
+COLLECTED_ROWS = _counter("collected_rows", "rows", "Positions of the target written to the folder of --collect.")
+COLLECT_DROPPED_ROWS = _counter(
+    "collect_dropped_rows",
+    "rows",
+    "Positions that were to be collected and were not written: writing was too slow, or has failed.",
+)
+COLLECTED_BYTES = _counter("collected_bytes", "bytes", "Bytes written to the folder of --collect.")
 
 # --- the gateway's
 
@@ -414,6 +424,10 @@ OF_A_MODEL_SERVICE = (
     ITEM_QUEUE_TIME,
     ITEMS,
     PREEMPTIONS,
+    COLLECTING,
+    COLLECTED_ROWS,
+    COLLECT_DROPPED_ROWS,
+    COLLECTED_BYTES,
 )
 
 OF_THE_GATEWAY = (

@@ -22,7 +22,7 @@ from slipstream.distilling.records import (
     read_shards,
     shard_paths,
 )
-from slipstream.distilling.shard_writer import ShardWriter
+from slipstream.distilling.shard_writer import ClaimedFolder, ShardWriter
 
 FACTS = TargetFacts("target", "w" * 64, "t" * 64, 3, 1000)
 
@@ -43,7 +43,7 @@ def a_record(seed: int, row_count: int = 5, vocabulary_size: int = 1000) -> Sequ
 
 
 def a_writer(folder: Path, **changes: Any) -> ShardWriter:
-    return ShardWriter(folder, **{"facts": FACTS, "max_bytes": 2**20, "with_text": True, **changes})
+    return ShardWriter(ClaimedFolder(folder), **{"facts": FACTS, "max_bytes": 2**20, "with_text": True, **changes})
 
 
 def written(folder: Path, *records: SequenceRecord, **changes: Any) -> Path:
@@ -51,6 +51,7 @@ def written(folder: Path, *records: SequenceRecord, **changes: Any) -> Path:
     writer = a_writer(folder, **changes)
     for record in records:
         writer.add(record)
+    writer.flush()
     writer.close()
     return shard_paths(folder)[-1]
 
@@ -87,7 +88,7 @@ def test_folder_and_shards_are_the_owners_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", [0o750, 0o707, 0o711])
 def test_a_folder_that_others_can_reach_is_refused(tmp_path: Path, mode: int) -> None:
     tmp_path.chmod(mode)
-    with pytest.raises(RecordsError, match=f"has mode {mode:o}.*chmod 700"):
+    with pytest.raises(RecordsError, match=f"has mode {mode:o}.*with mode 700"):
         a_writer(tmp_path)
 
 
@@ -128,6 +129,7 @@ def test_the_oldest_shards_go_and_numbers_go_on(tmp_path: Path) -> None:
     writer = a_writer(folder, max_bytes=most)
     for seed in range(200):
         writer.add(a_record(seed))
+    writer.flush()
     writer.close()
     paths = shard_paths(folder)
     sizes = [path.stat().st_size for path in paths]
@@ -148,6 +150,13 @@ def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
     written(folder, a_record(1))
     assert len([*read_shards(folder)]) == 1
     assert [path.name for path in folder.iterdir() if path.name != ".lock"] == ["000001.safetensors"]
+
+
+def test_a_millionth_shard_is_the_last_one(tmp_path: Path) -> None:
+    folder = tmp_path / "new"
+    written(folder, a_record(1)).rename(folder / "999999.safetensors")
+    assert written(folder, a_record(2)).name == "1000000.safetensors"
+    assert_equal([*read_shards(folder)][-1], a_record(2))
 
 
 def test_no_shards_is_said(tmp_path: Path) -> None:

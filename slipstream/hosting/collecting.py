@@ -1,0 +1,21 @@
+"""The seam between a service and what collects its target's choices."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from slipstream.distilling.totals import CollectTotals
+from slipstream.engine.row_observer import RowObserver
+from slipstream.wire.v1 import model_pb2
+
+
+class Collecting(Protocol):
+    """A place for collected positions, which is ready before the model is loaded."""
+
+    totals: CollectTotals
+
+    def begin(self, info: model_pb2.ModelInfo) -> RowObserver:
+        """Return the observer of the rows of a model that has been loaded."""
+
+    def close(self) -> None:
+        """Write what is left. No row comes any more. This blocks."""

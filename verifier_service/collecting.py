@@ -1,0 +1,51 @@
+"""The folder of collected positions that a verifier's settings name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from slipstream.distilling.collector import Collector
+from slipstream.distilling.records import TargetFacts
+from slipstream.distilling.shard_writer import ClaimedFolder, ShardWriter
+from slipstream.distilling.totals import CollectTotals
+from slipstream.wire.v1 import model_pb2
+from verifier_service.settings import VerifierSettings
+
+_MIB = 2**20
+
+
+class CollectingFolder:
+    """`slipstream.hosting.collecting.Collecting` into the folder of --collect."""
+
+    def __init__(self, settings: VerifierSettings) -> None:
+        """RecordsError if the folder cannot be used."""
+        self.totals = CollectTotals()
+        self._settings = settings
+        self._folder = ClaimedFolder(Path(settings.collect).expanduser())
+        self._collector: Collector | None = None
+
+    def begin(self, info: model_pb2.ModelInfo) -> Collector:
+        """Return the collector of the rows of a model that has been loaded."""
+        facts = TargetFacts(
+            name=info.name,
+            weights_fingerprint=info.weights_fingerprint,
+            tokenizer_fingerprint=info.tokenizer_fingerprint,
+            sampling_version=info.sampling_version,
+            vocabulary_size=info.vocabulary_size,
+        )
+        settings = self._settings
+        writer = ShardWriter(
+            self._folder, facts, max_bytes=int(settings.collect_mib * _MIB), with_text=settings.collect_text
+        )
+        self._collector = Collector(writer, self.totals, share=settings.collect_share)
+        return self._collector
+
+    def close(self) -> None:
+        """Write what is left."""
+        if self._collector is not None:
+            self._collector.close()
+
+
+def collecting(settings: VerifierSettings) -> CollectingFolder | None:
+    """Return the place that the settings name; None if nothing is to be collected. RecordsError."""
+    return CollectingFolder(settings) if settings.collect else None
