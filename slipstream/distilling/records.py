@@ -87,7 +87,7 @@ class SequenceRecord:
     @property
     def byte_count(self) -> int:
         """Bytes that the record takes in a shard, without the shard's header."""
-        row_bytes = 4 * (4 + 2 * self.top_ids.shape[1]) + 1
+        row_bytes = 4 * (4 + 2 * int(self.top_ids.shape[1])) + 1
         return 4 * len(self.tokens) + 8 + row_bytes * len(self.positions)
 
 
@@ -217,7 +217,7 @@ def _fault_of(tensors: Mapping[str, NDArray[Any]], vocabulary_size: int) -> str:
             return f"{name} is {tensors[name].dtype} and has to be {np.dtype(dtype)}"
     tokens, starts, rows = tensors["tokens"], tensors["starts"], tensors["rows"]
     count, width = len(rows), min(MOST_LIKELIEST, vocabulary_size)
-    shapes = {"top_ids": (count, width), "top_logprobs": (count, width), "rows": (count, 2)}
+    shapes: dict[str, tuple[int, ...]] = {"top_ids": (count, width), "top_logprobs": (count, width), "rows": (count, 2)}
     shapes |= dict.fromkeys(("chosen", "hints", "outcomes"), (count,))
     for name, shape in shapes.items():
         if tensors[name].shape != shape:

@@ -25,6 +25,8 @@ from tests.system.test_tracing import metrics_of
 
 MODEL = "arithmetic:ends=0&context=8192"
 PROMPT_LENGTH = 2
+SMALL = "--collect-mib", "16"
+"""Shards of two megabytes: 4,000 rows."""
 
 
 class Verifier:
@@ -43,7 +45,7 @@ class Verifier:
     async def connect(self) -> None:
         await asyncio.to_thread(self.service.wait_until_healthy)
         self.channel: grpc.aio.Channel = open_channel(self.service.address)
-        self.stream = Stream(self)  # type: ignore[arg-type]  # it needs the channel alone
+        self.stream = Stream(self)  # it needs the channel alone
 
     async def text(self, handle: str, length: int) -> list[int]:
         """What a new run says."""
@@ -110,23 +112,26 @@ async def test_without_the_second_opt_in_no_token_id_is_on_the_disk(tmp_path: Pa
         assert len(file.get_tensor("rows")) == 98
 
 
-async def test_a_folder_stays_within_its_bound_and_its_metrics_say_what_was_written(tmp_path: Path) -> None:
+async def test_a_folder_stays_within_its_bound_and_metrics_say_what_was_written(tmp_path: Path) -> None:
     folder = tmp_path / "collected"
-    async with verifier(folder, "--collect-mib", "16", "--kv-memory-mib", "64") as it:
-        for handle in "abcdef":
-            await it.text(handle * 32, 8000)
-        await it.until(lambda: it.totals()[3] > 17 * 2**20)
-        collecting, rows, dropped, _ = it.totals()
-        assert collecting == 1 and rows + dropped <= 6 * 7998
+    folder.mkdir(mode=0o700)
+    for number in range(1, 16):  # as if written before
+        (folder / f"{number:06d}.safetensors").write_bytes(bytes(2**20))
+    async with verifier(folder, *SMALL) as it:
+        await it.text("a" * 32, 8000)
+        await it.until(lambda: it.totals()[3] > 0)
+        collecting, rows, _, byte_count = it.totals()
     paths = shard_paths(folder)
-    assert 12 * 2**20 < sum(path.stat().st_size for path in paths) <= 16 * 2**20
-    assert paths[0].name != "000001.safetensors"
-    assert all(record.positions.size for record in read_shards(folder))
+    assert sum(path.stat().st_size for path in paths) <= 16 * 2**20
+    assert paths[0].stem > "000001"
+    written = read_shard(folder / "000016.safetensors")
+    assert collecting == 1 and rows == sum(len(record.positions) for record in written.records)
+    assert byte_count == (folder / "000016.safetensors").stat().st_size
 
 
 async def test_a_verifier_that_is_killed_leaves_whole_shards_and_its_folder(tmp_path: Path) -> None:
     folder = tmp_path / "collected"
-    async with verifier(folder, "--collect-mib", "16") as it:
+    async with verifier(folder, *SMALL) as it:
         await it.text("a" * 32, 8000)
         await it.stream.start(1, 8000, 8000, handle="b" * 32)
         await it.until(lambda: bool(shard_paths(folder)))
@@ -143,22 +148,23 @@ async def test_a_full_disk_ends_collecting_and_no_text(tmp_path: Path) -> None:
     with ExitStack() as stack:
         disk = tmp_path / "disk"
         disk.mkdir()
-        fill, _ = stack.enter_context(small_disk(disk))
-        async with verifier(disk / "collected") as it:
-            text = await it.text("a" * 32, 500)
-            fill(None)  # type: ignore[arg-type]
+        stack.enter_context(small_disk(disk))
+        async with verifier(disk / "collected", *SMALL) as it:
+            text = await it.text("a" * 32, 8000)  # its first shard is larger than the disk
             await stopped(it)
-            assert await it.text("b" * 32, 500) == text
-            assert it.totals() == (0, 0, 498, 0)
+            assert await it.text("b" * 32, 8000) == text
+            collecting, rows, dropped, byte_count = it.totals()
+            assert (collecting, rows, byte_count) == (0, 0, 0) and 3000 < dropped <= 7998
 
 
 async def test_a_folder_that_vanishes_ends_collecting_and_no_text(tmp_path: Path) -> None:
     folder = tmp_path / "collected"
-    async with verifier(folder) as it:
-        text = await it.text("a" * 32, 500)
+    async with verifier(folder, *SMALL) as it:
+        text = await it.text("a" * 32, 8000)
+        await it.until(lambda: bool(shard_paths(folder)))
         await asyncio.to_thread(shutil.rmtree, folder)
+        assert await it.text("b" * 32, 8000) == text
         await stopped(it)
-        assert await it.text("b" * 32, 500) == text
         assert not folder.exists()
 
 

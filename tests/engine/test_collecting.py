@@ -162,7 +162,7 @@ def test_collecting_changes_no_bit_and_collects_what_torch_says(kind: str, share
     hinted = np.concatenate([record.hints for record in records]) != NO_HINT
     assert 0 < hinted.sum() < len(hinted)
     for record in records:
-        for ids, found in zip(record.top_ids, torch.from_numpy(np.stack(record.top_logprobs)), strict=True):
+        for ids, found in zip(record.top_ids, torch.from_numpy(record.top_logprobs.copy()), strict=True):
             assert any(torch.allclose(found, expected, atol=2e-6) for expected in by_ids[tuple(ids.tolist())])
 
 
