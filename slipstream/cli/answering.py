@@ -18,11 +18,11 @@ _LOOK_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """How prompts are asked."""
+    """Settings by which prompts are answered."""
 
     max_tokens: int
     temperature: float | None
-    """None: the model's own."""
+    """Temperature of the answers; None for the model's own."""
     seed: int
     """The prompt in line n is answered with the seed ``seed + n``."""
     concurrency: int

@@ -17,10 +17,10 @@ _ROLES = ("system", "user", "assistant")
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What the target is to answer: a conversation, or a raw text if there are no messages."""
+    """A conversation that the target is to answer, or a raw text if there are no messages."""
 
     line: int
-    """Its line in the file, from 1."""
+    """Number of its line in the file, from 1."""
     messages: tuple[tuple[str, str], ...]
     """(role, content); the last one is a user's."""
     text: str = ""
