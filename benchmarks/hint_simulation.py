@@ -25,7 +25,7 @@ from benchmarks.report import Report, add_output
 from draft_service import lines, worth
 from orchestrator.proposers import draft, paying, trials
 from slipstream import ngrams, pace, step_times
-from slipstream.engine import hinting, run_hints
+from slipstream.engine import hinting
 from slipstream.simulation.scenario import Scenario
 from slipstream.simulation.simulation import simulate
 
@@ -66,7 +66,6 @@ NUMBERS = (
 MODULES = (
     *(importlib.import_module(f"{hinting.__name__}.{found.name}") for found in pkgutil.iter_modules(hinting.__path__)),
     step_times,
-    run_hints,
     ngrams,
     lines,
     worth,

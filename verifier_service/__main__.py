@@ -9,6 +9,7 @@ prepare_imports("verifier")
 from slipstream.hosting.process import ServiceKind, run_model_service
 from slipstream.wire.v1 import verifier_pb2_grpc
 from verifier_service.collecting import collecting
+from verifier_service.heads import heads_of
 from verifier_service.service import VerifierService
 from verifier_service.settings import VerifierSettings
 from verifier_service.stock import stock_host
@@ -25,6 +26,7 @@ VERIFIER = ServiceKind(
     profile_seconds=1.5,
     stock_host=stock_host,
     collecting=collecting,
+    heads=heads_of,
 )
 
 if __name__ == "__main__":

@@ -244,7 +244,8 @@ def _violations(start: verifier_pb2.StartRun) -> Iterator[FieldViolation]:
 
 
 def _hint_terms(start: verifier_pb2.StartRun) -> HintTerms:
-    return HintTerms(start.takes_ngrams, start.fixed_hint_count, start.longest_hold.ToNanoseconds() / 1e9)
+    longest_hold = start.longest_hold.ToNanoseconds() / 1e9
+    return HintTerms(start.takes_ngrams, start.fixed_hint_count, longest_hold, start.takes_heads)
 
 
 def _logprob_request(start: verifier_pb2.StartRun) -> LogprobRequest | None:

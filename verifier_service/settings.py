@@ -17,6 +17,11 @@ class VerifierSettings(ModelServiceSettings):
     model_config = SettingsConfigDict(env_prefix="SLIPSTREAM_VERIFIER_", cli_prog_name="python -P -m verifier_service")
 
     address: str = Field("127.0.0.1:50052", description="host:port to listen on; port 0 picks a free port")
+    heads: str = Field(
+        "",
+        description="folder with Medusa or EAGLE-3 heads of the target, as safetensors: they make hints inside this service. "
+        "For --engine compiled, or torch on the cpu",
+    )
     engine_address: str = Field(
         "", description="http://host:port of the stock engine's server, with --engine vllm or sglang"
     )

@@ -26,6 +26,10 @@ def stock_host(
                 )
             ]
         )
+    if settings.heads:
+        raise InvalidFieldsError(
+            [FieldViolation("--heads", f"must be left out with --engine {settings.engine}: give them to that server")]
+        )
     token_file = settings.engine_token_file
     stock = StockSettings(
         engine=settings.engine,

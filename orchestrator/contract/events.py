@@ -212,6 +212,8 @@ def _speculation(statistics: TurnStatistics) -> turn_pb2.SpeculationStatistics:
         ngram_accepted_token_count=statistics.ngram_accepted_token_count,
         prediction_token_count=statistics.prediction_token_count,
         prediction_accepted_token_count=statistics.prediction_accepted_token_count,
+        heads_token_count=statistics.heads_token_count,
+        heads_accepted_token_count=statistics.heads_accepted_token_count,
         switched_off_count=statistics.switched_off_count,
         speculative_decoding=_speculative_decoding(statistics),
         speculative_token_count=statistics.speculative_token_count,

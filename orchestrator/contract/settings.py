@@ -32,6 +32,7 @@ _SPECULATION = ("draft_length", "proposer")
 _PROPOSERS = {
     generation_pb2.Speculation.PROPOSER_DRAFT: Source.DRAFT,
     generation_pb2.Speculation.PROPOSER_NGRAM: Source.NGRAM,
+    generation_pb2.Speculation.PROPOSER_HEADS: Source.HEADS,
 }
 
 _SAMPLING_NAMES = (*SAMPLING_FIELDS, "logit_bias", *_SAMPLING_LISTS)

@@ -15,6 +15,7 @@ _KINDS = {"propose": trace_pb2.ExchangeTrace.KIND_PROPOSE, "verify": trace_pb2.E
 PROPOSERS = {
     "draft": generation_pb2.Speculation.PROPOSER_DRAFT,
     "ngram": generation_pb2.Speculation.PROPOSER_NGRAM,
+    "heads": generation_pb2.Speculation.PROPOSER_HEADS,
     "plain": generation_pb2.Speculation.PROPOSER_UNSPECIFIED,
 }
 """Proposers by the rung of the ladder."""

@@ -18,6 +18,7 @@ _SOURCES = {
     hint_pb2.HINT_SOURCE_NGRAM: Source.NGRAM,
     hint_pb2.HINT_SOURCE_PREDICTION: Source.PREDICTION,
     hint_pb2.HINT_SOURCE_OTHER: Source.OTHER,
+    hint_pb2.HINT_SOURCE_HEADS: Source.HEADS,
 }
 
 

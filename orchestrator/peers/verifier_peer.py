@@ -142,6 +142,7 @@ class VerifierPeer(ModelPeer[verifier_pb2.VerifyItem, verifier_pb2.VerifyResult]
                 open=None if sequence.is_open else terms.message(),
                 traceparent=traceparent,
                 takes_ngrams=hinting.takes_ngrams,
+                takes_heads=hinting.takes_heads,
                 fixed_hint_count=hinting.fixed_count,
                 longest_hold=None if hinting.longest_hold is None else duration(hinting.longest_hold),
             ),

@@ -33,6 +33,8 @@ class Hinting(NamedTuple):
     """Hint tokens to verify in each step; 0: as many as pay."""
     longest_hold: float | None = None
     """Longest time for which a step waits for a hint, in seconds; None: no step waits."""
+    takes_heads: bool = False
+    """True if the verifier makes hints with heads of its target, if there are any."""
 
 
 class RunSide(Protocol):

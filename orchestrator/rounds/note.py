@@ -93,8 +93,8 @@ class RoundNote:
     outcome: str = ""
     """recovered, bonus or plain: the kind of next token; or cancelled or failed."""
     rung: str = "none"
-    """Who made the proposal that was verified, draft or ngram; plain if there was none, none if
-    nothing was verified."""
+    """Who made the proposal that was verified, such as draft, ngram or heads; plain if there was
+    none, none if nothing was verified."""
     drafted: int = 0
     accepted: int = 0
     committed: int = 0

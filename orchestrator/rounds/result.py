@@ -17,8 +17,9 @@ class Origin(Enum):
     DRAFT = "draft"
     NGRAM = "ngram"
     PREDICTION = "prediction"
+    HEADS = "heads"
     OTHER = "other"
-    """All four proposed, and accepted."""
+    """All five proposed, and accepted."""
     RECOVERED = "recovered"
     BONUS = "bonus"
     PLAIN = "plain"
@@ -83,6 +84,6 @@ class RoundResult(NamedTuple):
 
     @property
     def rung(self) -> str:
-        """The maker of the tokens that were verified: draft, ngram, prediction or other; plain if
-        there were none."""
+        """The maker of the tokens that were verified: draft, ngram, prediction, heads or other;
+        plain if there were none."""
         return "plain" if self.source is None else self.source.value

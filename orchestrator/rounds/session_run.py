@@ -37,7 +37,7 @@ class SessionRun:
             return Hinting()
         holds = [proposer.prepare(terms, verifier) for proposer in self._proposers]
         longest = max((hold for hold in holds if hold is not None), default=None)
-        return Hinting(asked.takes_ngrams, asked.draft_length or 0, longest)
+        return Hinting(asked.takes_ngrams, asked.draft_length or 0, longest, asked.takes_heads)
 
     @property
     def rests(self) -> bool:

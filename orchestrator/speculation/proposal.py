@@ -18,6 +18,8 @@ class Source(Enum):
     """The session's own tokens, where they repeat themselves."""
     PREDICTION = "prediction"
     """The caller's text that the answer probably contains."""
+    HEADS = "heads"
+    """Heads on the target's hidden states, inside the verifier."""
     OTHER = "other"
     """Another maker of hints."""
 

@@ -23,9 +23,14 @@ class SpeculationSettings:
     @property
     def uses_draft(self) -> bool:
         """True if the draft service may be asked."""
-        return self.draft_length != 0 and self.source is not Source.NGRAM
+        return self.draft_length != 0 and self.source not in (Source.NGRAM, Source.HEADS)
 
     @property
     def takes_ngrams(self) -> bool:
         """True if hints may come from the session's own tokens."""
         return self.source is Source.NGRAM or (self.source is None and self.draft_length is None)
+
+    @property
+    def takes_heads(self) -> bool:
+        """True if hints may come from heads of the target, where it has any."""
+        return self.source is Source.HEADS or (self.source is None and self.draft_length is None)

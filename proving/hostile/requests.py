@@ -234,6 +234,7 @@ class Requests:
             start.granted_length = self.rng.choice((start.until_length, len(start.tail) + 1, *_LENGTHS))
             start.rule.CopyFrom(self.rng.choice(self._rules))
             start.takes_ngrams = self.rng.random() < 0.5
+            start.takes_heads = self.rng.random() < 0.5
             start.fixed_hint_count = self.rng.choice((0, 0, 4, 2**31 - 1))
             if self.rng.random() < 0.3:
                 start.longest_hold.FromMilliseconds(self.rng.choice((0, 10, 2**40)))

@@ -43,6 +43,13 @@ OURS = (
         "JSON",
         group=_MODELS,
     ),
+    Flag(
+        "--heads",
+        "folder with Medusa or EAGLE-3 heads of the target, which make hints inside the verifier",
+        "DIR",
+        group=_MODELS,
+        settings={"verifier": "heads"},
+    ),
     Flag("--device", "torch device of both models: cpu, cuda, cuda:1", "DEVICE", default="cpu", group=_MODELS),
     Flag(
         "--tensor-parallel-size",

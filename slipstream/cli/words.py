@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from slipstream.v1 import generation_pb2, status_pb2, trace_pb2
 
-PROPOSERS = {"draft": "draft", "ngram": "n-gram", "": "none"}
+PROPOSERS = {"draft": "draft", "ngram": "n-gram", "heads": "heads", "": "none"}
 """Words for the sources of proposals."""
 OUTCOMES = {name: name for name in ("recovered", "bonus", "plain", "cancelled", "failed")}
 """Words for the ends of rounds."""

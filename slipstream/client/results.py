@@ -64,9 +64,9 @@ class Delta:
     """One for each of ``token_ids``, if asked for."""
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     token_origins: tuple[str, ...] = ()
-    """Origins of ``token_ids``, if asked for. A "draft" or "ngram" token was proposed and
-    accepted. A "recovered" token took a rejected one's place, a "bonus" token came after
-    accepted ones, and for a "plain" one nothing was proposed."""
+    """Origins of ``token_ids``, if asked for. A "draft", "ngram" or "heads" token was
+    proposed and accepted. A "recovered" token took a rejected one's place, a "bonus" token came
+    after accepted ones, and for a "plain" one nothing was proposed."""
     token_text_byte_counts: tuple[int, ...] = ()
     """Bytes of UTF-8 in ``text`` that each of ``token_ids`` made certain, if origins are asked
     for."""
@@ -135,6 +135,9 @@ class Result:
     prediction_token_count: int = 0
     """Draft tokens from the caller's prediction."""
     prediction_accepted_token_count: int = 0
+    heads_token_count: int = 0
+    """Draft tokens from heads on the target's hidden states."""
+    heads_accepted_token_count: int = 0
     draft_failure_count: int = 0
     switched_off_count: int = 0
     total_time: float = 0.0
@@ -194,6 +197,8 @@ class Result:
         self.ngram_accepted_token_count = speculation.ngram_accepted_token_count
         self.prediction_token_count = speculation.prediction_token_count
         self.prediction_accepted_token_count = speculation.prediction_accepted_token_count
+        self.heads_token_count = speculation.heads_token_count
+        self.heads_accepted_token_count = speculation.heads_accepted_token_count
         self.draft_failure_count = speculation.draft_failure_count
         self.switched_off_count = speculation.switched_off_count
 

@@ -58,12 +58,12 @@ class Settings(SamplingFields[float | None, int | None]):
 
     The sampling fields are those of `SamplingFields`. ``draft_length`` is the number of draft
     tokens a round, 0 to switch drafting off, or "adaptive". ``proposer`` says what proposes tokens
-    ("draft" or "ngram"). ``top_logprob_count`` asks for log-probabilities of the generated tokens,
-    and of that many likeliest tokens beside each one. ``prompt_logprobs`` asks for the prompt's
-    too, ``token_bytes`` for the bytes of each token, and ``token_origins`` for how each token came
-    about. ``ratio`` selects the ratio test instead of coupled sampling. ``cleared`` names fields of
-    the GenerationSettings message that take the default although the session sets them:
-    "stop_strings", "sampling.temperature".
+    ("draft", "ngram" or "heads"). ``top_logprob_count`` asks for log-probabilities of the
+    generated tokens, and of that many likeliest tokens beside each one. ``prompt_logprobs`` asks
+    for the prompt's too, ``token_bytes`` for the bytes of each token, and ``token_origins`` for how
+    each token came about. ``ratio`` selects the ratio test instead of coupled sampling. ``cleared``
+    names fields of the GenerationSettings message that take the default although the session sets
+    them: "stop_strings", "sampling.temperature".
     """
 
     _: KW_ONLY
@@ -84,7 +84,7 @@ class Settings(SamplingFields[float | None, int | None]):
     ratio: bool | None = None
     proposal_top_k: int | None = None
     draft_length: int | Literal["adaptive"] | None = None
-    proposer: Literal["draft", "ngram"] | None = None
+    proposer: Literal["draft", "ngram", "heads"] | None = None
     cleared: Sequence[str] = ()
 
     def __post_init__(self) -> None:

@@ -19,6 +19,7 @@ from urllib.parse import parse_qsl
 import numpy as np
 
 from slipstream.engine.errors import UnsupportedModelError
+from slipstream.engine.hidden_heads import HiddenStates
 from slipstream.engine.model import MultiStepRunner, Reserved, Segment
 from slipstream.engine.pages import pages_in
 from slipstream.engine.sequence import PageCopy
@@ -107,6 +108,7 @@ class ArithmeticBackend:
     mark = hashlib.sha256(SCHEME.encode()).hexdigest()[:4]
     row_multiple = 1
     pads_sequences = False
+    hidden_states: HiddenStates | None = None
     multi_step_runner: MultiStepRunner | None = None
     multi_step = True
     processors = Processors()

@@ -10,6 +10,8 @@ from itertools import islice
 from typing import NamedTuple
 
 from slipstream.engine.errors import OutOfPagesError
+from slipstream.engine.hidden_heads import HiddenHeads, Settled
+from slipstream.engine.hinting.hints import MOST_TOKENS
 from slipstream.engine.model import Backend, Segment
 from slipstream.engine.multi_step import MultiStepRun
 from slipstream.engine.pages import PagePool
@@ -43,6 +45,9 @@ another one in a run."""
 _PROFILED_RUN_SECONDS = 5e-3
 """Longest single step, in seconds, that is measured by a run. In a longer one the rest of a step
 does not count."""
+
+_HEAD_TRIALS = 5
+"""Guesses of the heads that a profile measures."""
 
 _PROFILE_FORWARDS = 120
 """Longest profile, as a multiple of its shortest forward. A step's cost is known from several token
@@ -103,11 +108,15 @@ class Appended:
 class Engine:
     """A model, its pages, and the step that joins them. One thread at a time may use it."""
 
-    def __init__(self, backend: Backend, *, kv_memory_mib: float) -> None:
-        """Reserve KV memory. UnsupportedModelError if it holds no page."""
+    def __init__(self, backend: Backend, *, kv_memory_mib: float, heads: HiddenHeads | None = None) -> None:
+        """Reserve KV memory. UnsupportedModelError if it holds no page. ``heads`` read the
+        backend's hidden states."""
         self.backend = backend
         self.model = backend.model
+        self.heads = heads
         reserved = backend.reserve(kv_memory_mib)
+        if heads is not None:
+            heads.reserve(reserved.page_count, reserved.page_size)
         self.page_size = reserved.page_size
         self.kv_byte_count = reserved.byte_count
         self.pool = PagePool(reserved.page_count)
@@ -116,6 +125,8 @@ class Engine:
         self.step_count = 0
         self.step_times: list[tuple[int, float]] = []
         """Result of the last `profile`."""
+        self.head_seconds = 0.0
+        """Seconds in which the heads guess after one sequence, as the last `profile` found."""
         self.matchers = StructureMatchers()
         self.observer: RowObserver | None = None
         """An observer of the rows at which a target chooses."""
@@ -160,6 +171,7 @@ class Engine:
             if token_count == 1 and self.backend.single_rows and least < _PROFILED_RUN_SECONDS:
                 least = self._measure(sequence, token_count, min(_PROFILED_RUN, self.context_length))
             points.append((token_count, least))
+        self.head_seconds = self._measure_heads(sequence)
         self.step_count = 0  # count only steps that serve requests
         self.step_times = points
         return points
@@ -178,6 +190,19 @@ class Engine:
             times.append(time.monotonic() - started)
             self.cache.release(sequence)
         return min(times) / step_count
+
+    def _measure_heads(self, sequence: Sequence) -> float:
+        if self.heads is None:
+            return 0.0
+        rule, times = SamplingRule(), []
+        self.cache.extend(sequence, [0])
+        for _ in range(_HEAD_TRIALS):
+            self.step([Append(sequence, 1, 1, rule)])
+            started = time.monotonic()
+            self.heads.guess([Settled(0, 1, 0, 0, sequence.pages, [0, 0], rule, MOST_TOKENS)])
+            times.append(time.monotonic() - started)
+        self.cache.release(sequence)
+        return min(times)
 
     def warm(self, seconds: float) -> None:
         """Run the shapes of longer chats until their times settle, for about ``seconds`` at most.
@@ -238,7 +263,7 @@ class Engine:
             )
             for append in appends
         ]
-        self.backend.copy_pages(self.cache.take_copies())
+        self._copy_pages()
         logits = self.backend.forward(segments)
         self.step_count += 1
         answers = self._answer(appends, in_blocks(logits))
@@ -246,6 +271,12 @@ class Engine:
             if isinstance(answer.error, LogitsNotFiniteError):
                 self.discard(append.sequence)
         return answers
+
+    def _copy_pages(self) -> None:
+        copies = self.cache.take_copies()
+        self.backend.copy_pages(copies)
+        if self.heads is not None:
+            self.heads.copy_pages(copies)
 
     @property
     def multi_step(self) -> bool:
@@ -268,7 +299,7 @@ class Engine:
         sequences = [append.sequence for append in appends]
         starts = [len(sequence) for sequence in sequences]
         self._make_room(sequences, count - 1)
-        self.backend.copy_pages(self.cache.take_copies())
+        self._copy_pages()
         segments = [
             Segment(sequence.tokens[start - append.token_count : start], start - append.token_count, sequence.pages, 1)
             for append, sequence, start in zip(appends, sequences, starts, strict=True)

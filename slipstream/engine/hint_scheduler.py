@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from slipstream.engine.head_work import HeadWork, Verified
 from slipstream.engine.hinting.calibration import Calibration
 from slipstream.engine.hinting.hints import Candidate
 from slipstream.engine.hinting.holding import Habit, divide
@@ -30,10 +31,12 @@ class HintScheduler:
         row_multiple: int,
         *,
         pads_sequences: bool = False,
+        heads: HeadWork | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``profile`` as `slipstream.engine.engine.Engine.profile` measured it; without one each
-        hint is verified. ``row_multiple`` and ``pads_sequences`` are the backend's."""
+        hint is verified. ``row_multiple`` and ``pads_sequences`` are the backend's. ``heads`` have
+        guessed before each step."""
         self._limits = limits
         self._least_window = row_multiple if pads_sequences else 0
         """Fewest rows of a run, if windows of different lengths are forwards of their own."""
@@ -41,6 +44,9 @@ class HintScheduler:
         self.calibration = Calibration()
         self._habit = Habit()
         self.times = StepTimes(profile or [(1, 1.0)], row_multiple)
+        self._plain_times = StepTimes(profile or [(1, 1.0)], row_multiple)
+        """Times of steps that followed one another in one call."""
+        self._heads = heads or HeadWork(None, 0.0)
         self._last_end = 0.0
 
     def admit(self, job: Job) -> None:
@@ -70,12 +76,15 @@ class HintScheduler:
                 return [], max(_SHORTEST_WAIT, again - now)
             stepping = [active[index] for index in indices]
         offered = [job for job in stepping if isinstance(job, RunJob) and job in found]
+        used: dict[Job, Verified] = {}
         if offered:
             counts = self._select([found[job][1] for job in offered], stepping)
             for job, count in zip(offered, counts, strict=True):
-                candidate, _ = found[job]
+                candidate, offer = found[job]
                 count = min(count, self._limits.prefill_chunk - len(job.pending))
                 job.take_hint(candidate.tokens[:count], candidate.hint.source)
+                used[job] = Verified(candidate.hint.source, offer.survivals[:count])
+        self._heads.record_use(stepping, used, self.times, self._plain_times)
         return stepping, 0.0
 
     def _may_take_hint(self, job: RunJob) -> bool:
@@ -92,7 +101,8 @@ class HintScheduler:
         others = [len(job.pending) for job in stepping if not job.is_prompt]
         run_count = sum([count == 1 for count in others])
         other_rows = sum(others) - run_count + prompt_share(prompts, self._limits)
-        return select(offers, run_count, other_rows, self._limits.max_step_tokens, self.times).counts
+        beside = self._heads.seconds()
+        return select(offers, run_count, other_rows, self._limits.max_step_tokens, self.times, beside).counts
 
     def steps_within(self, seconds: float, row_count: int) -> int:
         """Return how many steps of ``row_count`` rows are expected to end in time, at least one."""
@@ -106,6 +116,13 @@ class HintScheduler:
         self._last_end = now
         if not with_prompt:
             self.times.record(row_count, (now - begun) / step_count)
+        if step_count > 1:
+            self._plain_times.record(row_count, (now - begun) / step_count)
+
+    def skip(self, seconds: float) -> None:
+        """Leave so many seconds before the next step out of its time."""
+        if self._last_end:
+            self._last_end += seconds
 
     def record_wait(self) -> None:
         """Record that the thread waits."""

@@ -12,6 +12,7 @@ from collections.abc import Sequence as TokenSequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from slipstream.engine.hidden_heads import HiddenStates
 from slipstream.engine.sequence import PageCopy
 from slipstream.engine.stop_flag import StopFlag
 from slipstream.processors import Processors
@@ -106,6 +107,9 @@ class Backend(Protocol):
     single_rows: bool
     """True if forwards mostly have one row, as a draft's do. A profile and a warm-up then measure
     such forwards."""
+
+    hidden_states: HiddenStates | None
+    """The hidden states of forwards, for heads; None if the backend does not give them."""
 
     multi_step: bool
     """True if several steps may follow one another without a look at the queue."""

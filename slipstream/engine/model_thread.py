@@ -24,6 +24,7 @@ from slipstream.engine.errors import (
     StaleRoundError,
     UnknownHandleError,
 )
+from slipstream.engine.head_work import HeadWork
 from slipstream.engine.hint_scheduler import HintScheduler
 from slipstream.engine.hinting.hints import Hint
 from slipstream.engine.inbox import Entry, Inbox
@@ -62,9 +63,10 @@ class ModelThread:
         spin: a forward took 12 ms instead of 8."""
         self._load_engine = load_engine
         self._loaded: Future[None] = Future()
-        self.engine: Engine  # these four are set on the model thread before `start` returns
+        self.engine: Engine  # these five are set on the model thread before `start` returns
         self._tree: JobTree
         self._clock: StepClock
+        self.heads: HeadWork
         self._hinting: HintScheduler
         self.failure: ModelThreadFailedError | None = None
         """The reason why this thread can no longer compute."""
@@ -175,11 +177,13 @@ class ModelThread:
             self._tree = JobTree(self.engine.cache)
             self._clock = StepClock(self.engine.step_times, self._on_step)
             backend = self.engine.backend
+            self.heads = HeadWork(self.engine.heads, self.engine.head_seconds)
             self._hinting = HintScheduler(
                 self._limits,
                 self.engine.step_times,
                 backend.row_multiple,
                 pads_sequences=backend.pads_sequences,
+                heads=self.heads,
             )
         except BaseException as error:
             with suppress(InvalidStateError):  # no caller waits: the process is about to end
@@ -232,6 +236,7 @@ class ModelThread:
             self._settle(ended)
             self._on_finished(ended)
         self._clock.report_step()
+        self._hinting.skip(self.heads.guess())
         return pause
 
     def _settle(self, ended: list[Ended]) -> None:
@@ -314,6 +319,7 @@ class ModelThread:
         self._waits.end_step(time.monotonic() - started, step_count)
         self._clock.record_step_time(batch, started, step_count)
         self._record_rows(batch + branches, started, step_count)
+        self.heads.record_step(batch, step_count)
         self._tree.rotate({job for job, _ in batch})
         for (job, append), taken in zip(branches, answers[len(batch) :], strict=True):
             job.record_branch(append, taken[0])
@@ -412,6 +418,8 @@ class ModelThread:
         if not self.engine.multi_step or len(batch) != len(self._tree.active):
             return 1
         if any(append.wanted != 1 or append.prompt_count for _, append in batch):
+            return 1
+        if self.heads.wants_single_steps([job for job, _ in batch]):
             return 1
         most = min(job.steps_left for job, _ in batch)
         if not batch[0][0].drafting:

@@ -11,16 +11,9 @@ from typing import NamedTuple
 from slipstream.engine.hinting.calibration import Calibration
 from slipstream.engine.hinting.hints import MOST_HINTS, Candidate, Hint, HintBox, Maker, Source
 from slipstream.engine.hinting.holding import Habit, Hold
+from slipstream.engine.hinting.makers import GuessKeeper, InnerMaker, NgramMaker
+from slipstream.engine.hinting.own_worth import OwnWorth
 from slipstream.engine.hinting.selection import Offer
-from slipstream.ngrams import NgramIndex
-
-_NGRAM_LENGTH = 16
-"""Most tokens of a hint from n-grams. More: long repetitions take fewer steps, but each wrong hint
-has more tokens to judge."""
-
-_NGRAM_ODDS = ((20, 0.9), (10, 0.75), (6, 0.6), (4, 0.5), (0, 0.4))
-"""Least number of agreeing tokens, and the odds of a token that followed so many. Each is a maker
-of its own, whose odds are calibrated."""
 
 
 class HintTerms(NamedTuple):
@@ -32,6 +25,8 @@ class HintTerms(NamedTuple):
     """Hint tokens to verify in each step, as far as there are so many. 0: as many as pay."""
     longest_hold: float = 0.0
     """Longest time in seconds for which a step waits for a hint that is due."""
+    takes_heads: bool = False
+    """True if the target's heads make hints for the run, where it has heads."""
 
 
 class RunHints:
@@ -51,7 +46,11 @@ class RunHints:
         self._offered: deque[Hint] = deque(maxlen=MOST_HINTS)
         """Hints that no step has seen yet. However many come meanwhile, the last ones count."""
         self._calibration = Calibration()
-        self._ngrams = NgramIndex() if terms.takes_ngrams else None
+        self.guesses = GuessKeeper()
+        """The place for the guesses of the heads."""
+        self.heads_worth = OwnWorth()
+        """The worth of such guesses for this run."""
+        self._makers: list[InnerMaker] = [self.guesses, *([NgramMaker()] if terms.takes_ngrams else [])]
 
     def offer(self, hint: Hint) -> bool:
         """Leave a hint for the model thread. Returns True if there was none: then the thread has to
@@ -78,7 +77,7 @@ class RunHints:
     @property
     def is_active(self) -> bool:
         """True if there may be a hint in the next step."""
-        return self._ngrams is not None or len(self._box) > 0 or len(self._offered) > 0
+        return len(self._box) > 0 or len(self._offered) > 0 or any(maker.may_hint for maker in self._makers)
 
     def best(self, chosen: Sequence[int], limit: int) -> tuple[Candidate, Offer] | None:
         """Return the hint that is expected to bring most of the next ``limit`` tokens after the
@@ -89,9 +88,10 @@ class RunHints:
         if limit <= 0:
             return None
         candidates = self._box.candidates(chosen)
-        if self._ngrams is not None and not any(each.hint.source is Source.NGRAM for each in candidates):
-            self._add_ngram(self._ngrams, chosen)
-            candidates = self._box.candidates(chosen)
+        for maker in self._makers:
+            hint = maker.make(chosen, candidates)
+            if hint is not None and self._box.add(hint, chosen):
+                candidates = self._box.candidates(chosen)
         found = self._calibration.best(candidates, limit, self.temperature_class)
         if not self.terms.fixed_count:
             return None if found is None else (found[0], Offer(found[1]))
@@ -153,16 +153,6 @@ class RunHints:
             return 0.0
         held, self._held_since = max(0.0, now - forward - self._held_since), None
         return held
-
-    def _add_ngram(self, ngrams: NgramIndex, chosen: Sequence[int]) -> None:
-        found = ngrams.find(chosen, _NGRAM_LENGTH)
-        if found is None or not found[0]:
-            return
-        tokens, agreeing = found
-        number, odds = next((number, odds) for number, (least, odds) in enumerate(_NGRAM_ODDS) if agreeing >= least)
-        survivals = tuple([odds**power for power in range(1, len(tokens) + 1)])
-        length = len(chosen)
-        self._box.add(Hint(length, tokens, survivals, Source.NGRAM, number, length), chosen)
 
     def _judge(self, maker: Maker, odds: float, is_right: bool) -> None:
         self._calibration.judge(maker, odds, is_right, self.temperature_class)

@@ -189,6 +189,27 @@ class RunJob(ContinuingJob):
         """Most hint tokens that a step may use: one more is chosen."""
         return min(self.until_length, self.granted_length) - self.length - 1
 
+    @property
+    def takes_guesses(self) -> bool:
+        """True if the target's heads are to guess after the run's steps: it uses them, and it does
+        not rest because they do not pay."""
+        if self.hints is None or not self.hints.terms.takes_heads or self.end is not None:
+            return False
+        return self.hints.terms.fixed_count > 0 or not self.hints.heads_worth.rests_at(self.length)
+
+    @property
+    def guess_limit(self) -> int:
+        """Most tokens for the heads to guess after the last choice. 0: none, because the run rests,
+        pauses, is over, or reads its prompt."""
+        if not (self.takes_guesses and self.has_begun_choosing and len(self.pending) == 1):
+            return 0
+        return max(0, self._hint_limit)
+
+    def record_guess(self, gain: float, cost: float) -> None:
+        """Record what a guess of the heads is expected to bring and to cost, in tokens."""
+        if self.hints is not None:
+            self.hints.heads_worth.record(gain, cost, self.length)
+
     def take_hint(self, tokens: tuple[int, ...], source: Source) -> None:
         """Verify hint tokens in the next step, after what is pending."""
         self._hint, self._hint_source = tokens, source

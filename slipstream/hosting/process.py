@@ -15,8 +15,10 @@ import grpc
 
 from slipstream.engine.engine import Engine
 from slipstream.engine.errors import UnsupportedModelError
+from slipstream.engine.hidden_heads import HiddenHeads
 from slipstream.engine.host import EngineHost, JobHost
 from slipstream.engine.job import Job
+from slipstream.engine.model import Backend
 from slipstream.engine.worker import Served
 from slipstream.errors import SlipstreamError
 from slipstream.event_loop import run_in_loop
@@ -87,6 +89,8 @@ class ServiceKind:
     service has no stock engines."""
     collecting: Callable[[Any], Collecting | None] = lambda _: None
     """Makes the place for what is collected of the model's choices, if the settings ask for it."""
+    heads: Callable[[Any, str, Backend], HiddenHeads | None] = lambda settings, name, backend: None
+    """Loads the heads of a target from the service's settings, the model's name and its backend."""
 
 
 def run_model_service(kind: ServiceKind) -> None:
@@ -155,7 +159,7 @@ async def _host(
 
     def load() -> Engine:  # runs on the model thread, as all computation does
         resume_collection()  # a model may have reference cycles as large as itself
-        engine = _load(settings, name, kind.exact, ranks)
+        engine = _load(kind, settings, name, ranks)
         log.info(WARMING)
         warm_choosing()
         refuse_tokens_without_rows(tokenizer, engine.model.vocabulary_size, name)
@@ -226,10 +230,11 @@ def _add_services(kind: ServiceKind, server: Server, host: JobHost[Any], model_s
     kind.add_to_server(service, server.later)
 
 
-def _load(settings: ModelServiceSettings, name: str, exact: bool, ranks: LocalRanks) -> Engine:
+def _load(kind: ServiceKind, settings: ModelServiceSettings, name: str, ranks: LocalRanks) -> Engine:
     started = time.monotonic()
-    backend = backend_of(settings, name, exact=exact, ranks=ranks)
-    engine = Engine(backend, kv_memory_mib=kv_memory_mib(settings))
+    backend = backend_of(settings, name, exact=kind.exact, ranks=ranks)
+    heads = kind.heads(settings, name, backend)
+    engine = Engine(backend, kv_memory_mib=kv_memory_mib(settings), heads=heads)
     log.info(
         "loaded %s in %.1f s; %.0f MiB of KV in %d pages of %d tokens",
         engine.model.architecture,

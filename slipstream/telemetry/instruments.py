@@ -98,7 +98,7 @@ ROUNDS = _counter(
     "rounds",
     "rounds",
     "Rounds by outcome (recovered, bonus, plain, failed, cancelled), and by the source of the proposal (draft, ngram, "
-    "prediction, plain).",
+    "prediction, heads, plain).",
     "outcome",
     "rung",
 )

@@ -244,6 +244,8 @@ class Speculation(_message.Message):
         """The draft service."""
         PROPOSER_NGRAM: Speculation._Proposer.ValueType  # 2
         """The session's own tokens, where they repeat themselves; the draft service is not asked."""
+        PROPOSER_HEADS: Speculation._Proposer.ValueType  # 3
+        """Heads on the target's hidden states, if the target has any; the draft service is not asked."""
 
     class Proposer(_Proposer, metaclass=_ProposerEnumTypeWrapper):
         """Who proposes."""
@@ -254,6 +256,8 @@ class Speculation(_message.Message):
     """The draft service."""
     PROPOSER_NGRAM: Speculation.Proposer.ValueType  # 2
     """The session's own tokens, where they repeat themselves; the draft service is not asked."""
+    PROPOSER_HEADS: Speculation.Proposer.ValueType  # 3
+    """Heads on the target's hidden states, if the target has any; the draft service is not asked."""
 
     @_typing.final
     class Off(_message.Message):

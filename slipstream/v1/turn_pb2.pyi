@@ -49,6 +49,8 @@ class _TokenOriginEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TokenOrig
     """The caller's prediction proposed it and the target agreed."""
     TOKEN_ORIGIN_OTHER: _TokenOrigin.ValueType  # 7
     """Another maker of hints proposed it and the target agreed."""
+    TOKEN_ORIGIN_HEADS: _TokenOrigin.ValueType  # 8
+    """Heads on the target's hidden states proposed it and the target agreed."""
 
 class TokenOrigin(_TokenOrigin, metaclass=_TokenOriginEnumTypeWrapper):
     """Origin of a token."""
@@ -69,6 +71,8 @@ TOKEN_ORIGIN_PREDICTION: TokenOrigin.ValueType  # 6
 """The caller's prediction proposed it and the target agreed."""
 TOKEN_ORIGIN_OTHER: TokenOrigin.ValueType  # 7
 """Another maker of hints proposed it and the target agreed."""
+TOKEN_ORIGIN_HEADS: TokenOrigin.ValueType  # 8
+"""Heads on the target's hidden states proposed it and the target agreed."""
 Global___TokenOrigin: _TypeAlias = TokenOrigin  # noqa: Y015
 
 class _FinishReason:
@@ -454,6 +458,8 @@ class SpeculationStatistics(_message.Message):
     SPECULATIVE_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     PREDICTION_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     PREDICTION_ACCEPTED_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
+    HEADS_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
+    HEADS_ACCEPTED_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     round_count: _builtins.int
     """Rounds in all, prefill's included. Without speculation a round is a stretch of steps in which
     the target continued by itself.
@@ -528,6 +534,10 @@ class SpeculationStatistics(_message.Message):
     """Of draft_token_count, those from the caller's prediction."""
     prediction_accepted_token_count: _builtins.int
     """Of accepted_token_count, those from the caller's prediction."""
+    heads_token_count: _builtins.int
+    """Of draft_token_count, those from heads on the target's hidden states."""
+    heads_accepted_token_count: _builtins.int
+    """Of accepted_token_count, those from heads on the target's hidden states."""
     @_builtins.property
     def accepted_per_position_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Element i: proposals whose token i was accepted."""
@@ -562,10 +572,12 @@ class SpeculationStatistics(_message.Message):
         speculative_token_count: _builtins.int = ...,
         prediction_token_count: _builtins.int = ...,
         prediction_accepted_token_count: _builtins.int = ...,
+        heads_token_count: _builtins.int = ...,
+        heads_accepted_token_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["speculative_decoding", b"speculative_decoding"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_per_position_counts", b"accepted_per_position_counts", "accepted_token_count", b"accepted_token_count", "draft_count", b"draft_count", "draft_failure_count", b"draft_failure_count", "draft_token_count", b"draft_token_count", "drafted_per_position_counts", b"drafted_per_position_counts", "enumerated_round_count", b"enumerated_round_count", "hit_count", b"hit_count", "miss_count", b"miss_count", "ngram_accepted_token_count", b"ngram_accepted_token_count", "ngram_token_count", b"ngram_token_count", "prediction_accepted_token_count", b"prediction_accepted_token_count", "prediction_token_count", b"prediction_token_count", "round_count", b"round_count", "run_ahead_round_count", b"run_ahead_round_count", "speculative_decoding", b"speculative_decoding", "speculative_token_count", b"speculative_token_count", "switched_off_count", b"switched_off_count", "synchronous_round_count", b"synchronous_round_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_per_position_counts", b"accepted_per_position_counts", "accepted_token_count", b"accepted_token_count", "draft_count", b"draft_count", "draft_failure_count", b"draft_failure_count", "draft_token_count", b"draft_token_count", "drafted_per_position_counts", b"drafted_per_position_counts", "enumerated_round_count", b"enumerated_round_count", "heads_accepted_token_count", b"heads_accepted_token_count", "heads_token_count", b"heads_token_count", "hit_count", b"hit_count", "miss_count", b"miss_count", "ngram_accepted_token_count", b"ngram_accepted_token_count", "ngram_token_count", b"ngram_token_count", "prediction_accepted_token_count", b"prediction_accepted_token_count", "prediction_token_count", b"prediction_token_count", "round_count", b"round_count", "run_ahead_round_count", b"run_ahead_round_count", "speculative_decoding", b"speculative_decoding", "speculative_token_count", b"speculative_token_count", "switched_off_count", b"switched_off_count", "synchronous_round_count", b"synchronous_round_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

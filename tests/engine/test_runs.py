@@ -23,6 +23,7 @@ from slipstream.engine.errors import (
     StaleRoundError,
     UnknownHandleError,
 )
+from slipstream.engine.hidden_heads import HiddenHeads
 from slipstream.engine.host import EngineHost, HostLimits
 from slipstream.engine.job import Job, Statement
 from slipstream.engine.job_tree import JobTree
@@ -245,11 +246,12 @@ async def bench(
     host_limits: HostLimits | None = None,
     settings: ArithmeticSettings = PAPER,
     profiled: bool = True,
+    heads: HiddenHeads | None = None,
 ) -> AsyncIterator[Bench]:
     backend, clock = Backend(settings), Clock()
 
     def load() -> Engine:
-        engine = Engine(backend, kv_memory_mib=page_count * _PAGE_BYTES / 2**20)
+        engine = Engine(backend, kv_memory_mib=page_count * _PAGE_BYTES / 2**20, heads=heads)
         if profiled:
             engine.profile(0.001)
         backend.steps.clear()

@@ -12,8 +12,7 @@ from statistics import mean
 import pytest
 
 from benchmarks.hint_simulation import NEVER, NUMBERS, SMALL, changed
-from slipstream.engine import run_hints
-from slipstream.engine.hinting import calibration, hints, horizon
+from slipstream.engine.hinting import calibration, hints, horizon, makers
 from slipstream.simulation.scenario import Scenario
 from slipstream.simulation.simulation import simulate
 
@@ -117,7 +116,7 @@ def test_slow_steps_of_other_work_change_little_else() -> None:
 
 def test_each_number_of_the_table_can_be_changed_and_comes_back() -> None:
     def now() -> tuple[object, ...]:
-        return hints.MOST_HINTS, vars(horizon)["MOST_HINTS"], calibration.MEMORY, vars(run_hints)["_NGRAM_ODDS"]
+        return hints.MOST_HINTS, vars(horizon)["MOST_HINTS"], calibration.MEMORY, vars(makers)["_NGRAM_ODDS"]
 
     before = now()
     for number in NUMBERS:

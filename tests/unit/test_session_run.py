@@ -81,10 +81,11 @@ async def test_plain_decoding_asks_no_proposer() -> None:
     ("asked", "expected"),
     [
         (SpeculationSettings(0), Hinting()),
-        (SpeculationSettings(), Hinting(takes_ngrams=True, longest_hold=0.5)),
+        (SpeculationSettings(), Hinting(takes_ngrams=True, longest_hold=0.5, takes_heads=True)),
         (SpeculationSettings(4), Hinting(fixed_count=4, longest_hold=0.5)),
         (SpeculationSettings(4, source=Source.NGRAM), Hinting(takes_ngrams=True, fixed_count=4, longest_hold=0.5)),
         (SpeculationSettings(source=Source.DRAFT), Hinting(longest_hold=0.5)),
+        (SpeculationSettings(source=Source.HEADS), Hinting(longest_hold=0.5, takes_heads=True)),
     ],
 )
 def test_a_run_uses_hints_as_the_turn_asks(asked: SpeculationSettings, expected: Hinting) -> None:

@@ -24,6 +24,8 @@ class TurnStatistics:
     ngram_accepted_token_count: int = 0
     prediction_token_count: int = 0
     prediction_accepted_token_count: int = 0
+    heads_token_count: int = 0
+    heads_accepted_token_count: int = 0
     draft_lengths: Counter[int] = field(default_factory=Counter)
     """Rounds by the number of draft tokens verified, if there were any."""
     accepted_lengths: Counter[int] = field(default_factory=Counter)
@@ -84,6 +86,9 @@ class TurnStatistics:
         if outcome.source is Source.PREDICTION:
             self.prediction_token_count += drafted
             self.prediction_accepted_token_count += accepted
+        if outcome.source is Source.HEADS:
+            self.heads_token_count += drafted
+            self.heads_accepted_token_count += accepted
         self.draft_lengths[drafted] += 1
         self.accepted_lengths[accepted] += 1
 

@@ -13,6 +13,7 @@ from slipstream.engine.compiled.block_types import BLOCK_TYPES
 from slipstream.engine.compiled.compilation import compile_for
 from slipstream.engine.compiled.decoder import Decoder
 from slipstream.engine.compiled.forward import Walk, compiled_walk, phase_count
+from slipstream.engine.compiled.hidden_states import CompiledStates
 from slipstream.engine.compiled.layout import Layout
 from slipstream.engine.compiled.matrices import MATRIX_ROWS
 from slipstream.engine.compiled.memory import aligned_zeros
@@ -23,6 +24,7 @@ from slipstream.engine.compiled.records import STEP
 from slipstream.engine.compiled.team import Team
 from slipstream.engine.compiled.tiles import place_of
 from slipstream.engine.compiled.workspace import Workspace
+from slipstream.engine.hidden_heads import HiddenStates
 from slipstream.engine.model import MultiStepRunner, Reserved, Segment
 from slipstream.engine.pages import pages_in
 from slipstream.engine.sequence import PageCopy
@@ -73,6 +75,7 @@ class CompiledBackend:
         self._step["team"], self._step["thread_count"] = self._team.place, threads
         model.tell_tiles({kind: place_of(tile) for kind, tile in products.items()})
         self._step["values"], self._step["scores"] = place_of(values), place_of(scores)
+        self.hidden_states: HiddenStates | None = CompiledStates(model, self._step, self._workspace)
         self._walk = compiled_walk()
         self._team.start(partial(_help, self._walk, self._step, model.layers))
         self.multi_step_runner: MultiStepRunner | None = CompiledRunner(

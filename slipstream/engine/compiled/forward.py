@@ -23,6 +23,7 @@ from slipstream.engine.compiled.phases import (
     embed,
     going_on,
     input_width_of,
+    keep_input,
     multiply_rows,
     normalize,
     place_row,
@@ -45,6 +46,8 @@ def _attention(step: Any, layer: Any, share: Share, phase: int, going: Going) ->
     first, end = take(share, phase, step.row_count)
     while first < end:
         for row in range(first, end):
+            if layer.kept_input:
+                keep_input(step, layer, row)
             normalize(step, step.residual, row, layer.attention_norm)
         done += end - first
         first, end = take(share, phase, step.row_count)

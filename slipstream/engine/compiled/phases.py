@@ -160,6 +160,14 @@ def normalize(step: Any, residual: int, row: int, weight: int) -> None:
 
 
 @compiled
+def keep_input(step: Any, layer: Any, row: int) -> None:
+    """Keep a row's residual, the input of a layer, for heads."""
+    offset = row * step.hidden_size * 4
+    for place in range(0, step.hidden_size, LANES):
+        store(layer.kept_input + offset + 4 * place, load(step.residual + offset + 4 * place))
+
+
+@compiled
 def _rows_at_once(step: Any, rows: int) -> int:
     """Return the rows of a tile. Nine rows are five and four: one alone would wait for its own
     sums. The matrix unit takes as many as it can."""

@@ -82,10 +82,10 @@ LAYER = np.dtype(
         (name, np.int64)
         for name in """
             attention_norm projection projection_bias query_norm key_norm output output_bias
-            feed_norm gate_up gate_up_bias down down_bias keys values window
+            feed_norm gate_up gate_up_bias down down_bias keys values window kept_input
         """.split()
     ]
 )
 """``projection``, ``output``, ``gate_up`` and ``down`` are places of `MATRIX_PARTS` of `MATRIX`, as
 is a step's ``head``. 0 for what a layer has not; ``window`` is how many keys a query sees at most,
-0 for all."""
+0 for all. ``kept_input`` is where the layer's input is kept for heads, of all rows."""

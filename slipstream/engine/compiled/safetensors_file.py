@@ -6,6 +6,7 @@ A file is eight bytes of a header's length, the header in JSON, and the numbers 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,9 @@ from slipstream.sampling.blocks import floats_of
 
 _TYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": np.uint16}
 """safetensors' types of weights, and the arrays that hold their numbers or bits."""
+
+_INTEGERS = {"I64": np.int64, "I32": np.int32, "BOOL": np.bool_}
+"""Types of tensors that hold ids."""
 
 _BFLOAT16_SHIFT = np.uint32(16)
 _HALF = np.uint32(0x7FFF)
@@ -38,6 +42,15 @@ class StoredTensor:
         singles = values.astype(np.float32, copy=False)
         return rounded(singles) if dtype == "bfloat16" else singles
 
+    def integers(self) -> np.ndarray:
+        """Return the whole numbers of a tensor of ids, as int64."""
+        return self._stored().astype(np.int64)
+
+    @property
+    def holds_integers(self) -> bool:
+        """True if it is a tensor of ids."""
+        return self._kind in _INTEGERS
+
     def has_bits_of(self, other: StoredTensor) -> bool:
         """Return True if another tensor has the same type, shape and bits."""
         if (self._kind, self.shape) != (other._kind, other.shape):
@@ -49,18 +62,25 @@ class StoredTensor:
         )
 
     def _stored(self) -> np.ndarray:
-        return np.memmap(self._path, _TYPES[self._kind], "r", self._start, self.shape)
+        return np.memmap(self._path, (_TYPES | _INTEGERS)[self._kind], "r", self._start, self.shape)
 
 
 def stored_tensors(directory: Path) -> dict[str, StoredTensor] | None:
     """Return the tensors of a directory's whole safetensors files by their names; None if one has a
     type that is not read here."""
-    found: dict[str, StoredTensor] = {}
     if (directory / WEIGHTS).exists():
         paths = {directory / WEIGHTS}
     else:
         index = json.loads((directory / INDEX).read_text(encoding="utf-8"))
         paths = {directory / str(file) for file in index["weight_map"].values()}
+    found = tensors_in(paths)
+    return None if found is None or any(tensor.holds_integers for tensor in found.values()) else found
+
+
+def tensors_in(paths: Iterable[Path]) -> dict[str, StoredTensor] | None:
+    """Return the tensors of whole safetensors files by their names, ids too; None if one has a type
+    that is not read here."""
+    found: dict[str, StoredTensor] = {}
     for path in sorted(paths):
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
@@ -68,7 +88,7 @@ def stored_tensors(directory: Path) -> dict[str, StoredTensor] | None:
         for name, said in header.items():
             if name == "__metadata__":
                 continue
-            if said["dtype"] not in _TYPES:
+            if said["dtype"] not in _TYPES | _INTEGERS:
                 return None
             start = 8 + length + said["data_offsets"][0]
             found[name] = StoredTensor(path, said["dtype"], tuple(said["shape"]), start)

@@ -29,6 +29,14 @@ class Workspace:
         self._threads = threads
         self._rows = self._longest = 0
         self._kept: list[np.ndarray] = []
+        self._kept_layers: tuple[int, ...] = ()
+        self.inputs: np.ndarray = np.empty((0, 0, 0), np.float32)
+        """Inputs of the layers that are kept for heads: float32 ``[layers, rows, hidden size]``."""
+
+    def keep_inputs(self, layers: tuple[int, ...]) -> None:
+        """Keep the inputs of layers from the next step on."""
+        self._kept_layers = layers
+        self._rows = self._longest = 0
 
     def make_room(self, step: np.ndarray) -> None:
         """Enough for what ``step`` says; tell it where."""
@@ -60,3 +68,6 @@ class Workspace:
         for name, memory in zip(sizes, self._kept, strict=True):
             step[name] = memory.ctypes.data
         step["scratch_bytes"] = 4 * scratch
+        self.inputs = aligned_zeros([len(self._kept_layers), rows, model.hidden_size], np.float32)
+        for layer, memory in zip(self._kept_layers, self.inputs, strict=True):
+            model.layers["kept_input"][layer] = memory.ctypes.data

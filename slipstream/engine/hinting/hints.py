@@ -28,6 +28,8 @@ class Source(Enum):
     PREDICTION = 4
     """The caller's own text."""
     OTHER = 5
+    HEADS = 6
+    """Heads on the target's hidden states."""
 
 
 Maker = tuple[Source, int]

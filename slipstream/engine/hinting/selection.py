@@ -33,11 +33,18 @@ class Selection:
     rate: float
 
 
-def select(offers: Sequence[Offer], run_count: int, other_rows: int, row_limit: int, times: StepTimes) -> Selection:
+def select(
+    offers: Sequence[Offer],
+    run_count: int,
+    other_rows: int,
+    row_limit: int,
+    times: StepTimes,
+    beside: float = 0.0,
+) -> Selection:
     """Choose the hint tokens of a step of ``run_count`` runs and ``other_rows`` rows of prompts.
 
     Each run's own row comes first, so a full step verifies no hint. The rate counts the runs' own
-    tokens too.
+    tokens too, and for each step ``beside`` seconds of other work.
     """
     base_rows = run_count + other_rows
     rows_left = max(0, row_limit - base_rows)
@@ -53,21 +60,23 @@ def select(offers: Sequence[Offer], run_count: int, other_rows: int, row_limit: 
         [(survival, index) for survival in offer.survivals] for index, offer in enumerate(offers) if not offer.is_fixed
     ]
     best_first = list(heapq.merge(*priced, key=lambda row: -row[0]))[:rows_left]
-    count, rate = best_prefix([survival for survival, _ in best_first], expected, base_rows, times)
+    count, rate = best_prefix([survival for survival, _ in best_first], expected, base_rows, times, beside)
     for _, index in best_first[:count]:
         counts[index] += 1
     return Selection(counts, rate)
 
 
-def best_prefix(values: Sequence[float], base_value: float, base_rows: int, times: StepTimes) -> tuple[int, float]:
+def best_prefix(
+    values: Sequence[float], base_value: float, base_rows: int, times: StepTimes, beside: float = 0.0
+) -> tuple[int, float]:
     """Return how many of ``values``, which never rise, give the highest rate together, and that
-    rate: (``base_value`` and their sum) over the seconds of ``base_rows`` and their rows. The most
-    of equals, because a row in a stair that is paid for is free."""
-    best_count, best_rate = 0, base_value / times.seconds(base_rows) if base_rows else 0.0
+    rate: (``base_value`` and their sum) over the seconds of ``base_rows`` and their rows, and
+    ``beside``. The most of equals, because a row in a stair that is paid for is free."""
+    best_count, best_rate = 0, base_value / (beside + times.seconds(base_rows)) if base_rows else 0.0
     total = base_value
     for count, value in enumerate(values, 1):
         total += value
-        rate = total / times.seconds(base_rows + count)
+        rate = total / (beside + times.seconds(base_rows + count))
         if rate >= best_rate:
             best_count, best_rate = count, rate
     return best_count, best_rate

@@ -25,6 +25,7 @@ import numpy as np
 
 from slipstream.engine.engine import PROFILED_COUNTS
 from slipstream.engine.errors import UnsupportedModelError
+from slipstream.engine.hidden_heads import HiddenStates
 from slipstream.engine.llamacpp import libllama
 from slipstream.engine.llamacpp.gguf_model import GgufModel
 from slipstream.engine.llamacpp.rows import Rows
@@ -52,6 +53,7 @@ class LlamaCppBackend:
 
     settled_after = 1
     warmed_lengths: tuple[int, ...] = ()
+    hidden_states: HiddenStates | None = None
     multi_step_runner: MultiStepRunner | None = None
 
     def __init__(self, path: Path, *, threads: int, most_tokens: int, exact: bool) -> None:

@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 
 from slipstream.engine.errors import STOCK_ENGINES, UnsupportedModelError
+from slipstream.engine.hidden_heads import HiddenStates
 from slipstream.engine.model import ModelFacts, MultiStepRunner, Reserved, Segment
 from slipstream.engine.pages import PADDING_PAGE, pages_in
 from slipstream.engine.sequence import PageCopy
@@ -22,6 +23,10 @@ class PlanModel(ModelFacts, Protocol):
     """A model that takes plans and returns logits."""
 
     settled_after: int
+
+    @property
+    def hidden_states(self) -> HiddenStates:
+        """The hidden states of forwards, for heads."""
 
     @property
     def device(self) -> torch.device:
@@ -65,6 +70,7 @@ class PlannedBackend:
         self.row_multiple = padding.rows(2)
         self.single_rows = padding.single_row  # only a draft's rows may stay unpadded
         self.settled_after = model.settled_after
+        self.hidden_states: HiddenStates | None = model.hidden_states
         self.processors = own_processors(torch.get_num_threads() if model.device.type == "cpu" else 0)
         self._page_size = page_size
         self._padding = padding

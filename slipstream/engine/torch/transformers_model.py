@@ -18,6 +18,7 @@ from slipstream.engine.pretrained.loading import DTYPES, load_pretrained
 from slipstream.engine.sequence import PageCopy
 from slipstream.engine.torch import activations, attention, capture, experts, packing
 from slipstream.engine.torch.counted_positions import CountedPositions, counts_positions
+from slipstream.engine.torch.hidden_states import HookedStates
 from slipstream.engine.torch.kv_memory import KvMemory, LayerShape, bytes_per_page
 from slipstream.engine.torch.plan import StepPlan
 
@@ -105,6 +106,7 @@ class TransformersModel:
         if may_capture:
             self._run = capture.CapturedForward(self.compute, packing.packed_weights(model))
             self.settled_after = capture.SETTLED_AFTER
+        self.hidden_states = HookedStates(model, self._pass_modules)
         # Our attention has its own mask. A mask of four dimensions keeps transformers from
         # computing one.
         self._no_mask = torch.zeros(1, 1, 1, 1, dtype=model.dtype, device=self.device)
@@ -121,6 +123,11 @@ class TransformersModel:
         served = cls(model, generation, single_rows=single_rows)
         served.generation.log_warnings(name)
         return served
+
+    def _pass_modules(self) -> None:
+        """Compute each forward through the modules: a capture would not call their hooks."""
+        self._run = self.compute
+        self.settled_after = 1
 
     def reserve(self, page_count: int, page_size: int) -> int:
         self._memory = KvMemory(self.layers, page_count, page_size, self._model.dtype, self.device)

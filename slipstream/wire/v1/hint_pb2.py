@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dslipstream/wire/v1/hint.proto\x12\x12slipstream.wire.v1\x1a\x1egoogle/protobuf/duration.proto\"\xbd\x01\n\x04Hint\x12\r\n\x05start\x18\x01 \x01(\x05\x12\x0e\n\x06tokens\x18\x02 \x03(\x05\x12\x11\n\tsurvivals\x18\x03 \x03(\x02\x12.\n\x06source\x18\x04 \x01(\x0e\x32\x1e.slipstream.wire.v1.HintSource\x12\x11\n\tsource_id\x18\x05 \x01(\x06\x12\x13\n\x0blength_seen\x18\x06 \x01(\x05\x12+\n\x08next_due\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration*\xa2\x01\n\nHintSource\x12\x1b\n\x17HINT_SOURCE_UNSPECIFIED\x10\x00\x12\x15\n\x11HINT_SOURCE_DRAFT\x10\x01\x12\x16\n\x12HINT_SOURCE_BRANCH\x10\x02\x12\x15\n\x11HINT_SOURCE_NGRAM\x10\x03\x12\x1a\n\x16HINT_SOURCE_PREDICTION\x10\x04\x12\x15\n\x11HINT_SOURCE_OTHER\x10\x05\x42T\n\x15\x61i.slipstream.wire.v1B\tHintProtoP\x01Z\x19slipstream/wire/v1;wirev1\xaa\x02\x12Slipstream.Wire.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dslipstream/wire/v1/hint.proto\x12\x12slipstream.wire.v1\x1a\x1egoogle/protobuf/duration.proto\"\xbd\x01\n\x04Hint\x12\r\n\x05start\x18\x01 \x01(\x05\x12\x0e\n\x06tokens\x18\x02 \x03(\x05\x12\x11\n\tsurvivals\x18\x03 \x03(\x02\x12.\n\x06source\x18\x04 \x01(\x0e\x32\x1e.slipstream.wire.v1.HintSource\x12\x11\n\tsource_id\x18\x05 \x01(\x06\x12\x13\n\x0blength_seen\x18\x06 \x01(\x05\x12+\n\x08next_due\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration*\xb9\x01\n\nHintSource\x12\x1b\n\x17HINT_SOURCE_UNSPECIFIED\x10\x00\x12\x15\n\x11HINT_SOURCE_DRAFT\x10\x01\x12\x16\n\x12HINT_SOURCE_BRANCH\x10\x02\x12\x15\n\x11HINT_SOURCE_NGRAM\x10\x03\x12\x1a\n\x16HINT_SOURCE_PREDICTION\x10\x04\x12\x15\n\x11HINT_SOURCE_OTHER\x10\x05\x12\x15\n\x11HINT_SOURCE_HEADS\x10\x06\x42T\n\x15\x61i.slipstream.wire.v1B\tHintProtoP\x01Z\x19slipstream/wire/v1;wirev1\xaa\x02\x12Slipstream.Wire.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,7 +34,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\025ai.slipstream.wire.v1B\tHintProtoP\001Z\031slipstream/wire/v1;wirev1\252\002\022Slipstream.Wire.V1'
   _globals['_HINTSOURCE']._serialized_start=278
-  _globals['_HINTSOURCE']._serialized_end=440
+  _globals['_HINTSOURCE']._serialized_end=463
   _globals['_HINT']._serialized_start=86
   _globals['_HINT']._serialized_end=275
 # @@protoc_insertion_point(module_scope)

@@ -38,6 +38,8 @@ class _HintSourceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_HintSource
     """A text that the caller expects."""
     HINT_SOURCE_OTHER: _HintSource.ValueType  # 5
     """Any other maker."""
+    HINT_SOURCE_HEADS: _HintSource.ValueType  # 6
+    """Heads on the target's hidden states, inside the service."""
 
 class HintSource(_HintSource, metaclass=_HintSourceEnumTypeWrapper):
     """The kind of maker of a hint."""
@@ -54,6 +56,8 @@ HINT_SOURCE_PREDICTION: HintSource.ValueType  # 4
 """A text that the caller expects."""
 HINT_SOURCE_OTHER: HintSource.ValueType  # 5
 """Any other maker."""
+HINT_SOURCE_HEADS: HintSource.ValueType  # 6
+"""Heads on the target's hidden states, inside the service."""
 Global___HintSource: _TypeAlias = HintSource  # noqa: Y015
 
 @_typing.final

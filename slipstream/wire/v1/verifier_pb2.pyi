@@ -389,6 +389,7 @@ class StartRun(_message.Message):
     TAKES_NGRAMS_FIELD_NUMBER: _builtins.int
     FIXED_HINT_COUNT_FIELD_NUMBER: _builtins.int
     LONGEST_HOLD_FIELD_NUMBER: _builtins.int
+    TAKES_HEADS_FIELD_NUMBER: _builtins.int
     base_length: _builtins.int
     """Tokens of the handle's cache to keep; all tokens beyond them are dropped."""
     until_length: _builtins.int
@@ -411,6 +412,8 @@ class StartRun(_message.Message):
     """Lets the service make hints itself from what followed the same tokens before."""
     fixed_hint_count: _builtins.int
     """Hint tokens to verify in each step, as far as there are that many. 0: as many as pay."""
+    takes_heads: _builtins.bool
+    """Lets the service make hints with heads on the target's hidden states, if it has any."""
     @_builtins.property
     def tail(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The committed tokens after base_length, at least one: the first choice is made at its last
@@ -446,10 +449,11 @@ class StartRun(_message.Message):
         takes_ngrams: _builtins.bool = ...,
         fixed_hint_count: _builtins.int = ...,
         longest_hold: _duration_pb2.Duration | None = ...,
+        takes_heads: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_top_logprob_count", b"_top_logprob_count", "longest_hold", b"longest_hold", "open", b"open", "rule", b"rule", "top_logprob_count", b"top_logprob_count"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_top_logprob_count", b"_top_logprob_count", "base_length", b"base_length", "fixed_hint_count", b"fixed_hint_count", "granted_length", b"granted_length", "longest_hold", b"longest_hold", "open", b"open", "rule", b"rule", "tail", b"tail", "tail_logprobs", b"tail_logprobs", "takes_ngrams", b"takes_ngrams", "top_logprob_count", b"top_logprob_count", "traceparent", b"traceparent", "until_length", b"until_length"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_top_logprob_count", b"_top_logprob_count", "base_length", b"base_length", "fixed_hint_count", b"fixed_hint_count", "granted_length", b"granted_length", "longest_hold", b"longest_hold", "open", b"open", "rule", b"rule", "tail", b"tail", "tail_logprobs", b"tail_logprobs", "takes_heads", b"takes_heads", "takes_ngrams", b"takes_ngrams", "top_logprob_count", b"top_logprob_count", "traceparent", b"traceparent", "until_length", b"until_length"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__top_logprob_count: _TypeAlias = _typing.Literal["top_logprob_count"]  # noqa: Y015
     _WhichOneofArgType__top_logprob_count: _TypeAlias = _typing.Literal["_top_logprob_count", b"_top_logprob_count"]  # noqa: Y015

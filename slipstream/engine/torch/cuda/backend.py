@@ -12,6 +12,7 @@ import triton
 from slipstream.engine.checkpoint import NO_TRUST, Trust, directory_of
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.generation_config import read_generation_config
+from slipstream.engine.hidden_heads import HiddenStates
 from slipstream.engine.model import MultiStepRunner, Reserved, Segment
 from slipstream.engine.pages import pages_in
 from slipstream.engine.pretrained.loading import DTYPES, load_pretrained
@@ -88,6 +89,7 @@ class CudaBackend:
         sums = (tuple(row_counts), QUERIES, tiles, chunks, fused, versions)
         self.mark = hashlib.sha256(repr(sums).encode()).hexdigest()[:4]
         self.single_rows = self.multi_step = len(row_counts) > 1
+        self.hidden_states: HiddenStates | None = None
         self.multi_step_runner: MultiStepRunner | None = None
         self.processors = Processors()
         if model.device.type == "cuda":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
+from slipstream.engine.hidden_heads import HiddenStates
 from slipstream.engine.model import Backend, ModelFacts, MultiStepRunner, Reserved, Segment
 from slipstream.engine.pages import MIB
 from slipstream.engine.sequence import PageCopy
@@ -18,6 +19,7 @@ class LeadingBackend:
     """`Backend` of a group's rank 0. Each call goes to the other ranks first. Every rank then
     computes its part of it."""
 
+    hidden_states: HiddenStates | None = None
     multi_step_runner: MultiStepRunner | None = None
 
     def __init__(self, part: Backend, group: RankGroup) -> None:
