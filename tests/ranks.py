@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -18,14 +19,21 @@ import pytest
 import torch
 
 from slipstream.engine.model import Backend
+from slipstream.engine.sequence import Sequence
 from slipstream.engine.torch.parallel.backend import LeadingBackend, follow
 from slipstream.engine.torch.parallel.loading import load_part
 from slipstream.engine.torch.parallel.rank_group import RankGroup
+from slipstream.engine.torch.planned_backend import PlannedBackend
+from slipstream.engine.torch.transformers_model import TransformersModel
+from tests.equal_bits import Recorder
 
-START_TIMEOUT = 100.0
-STEP_TIMEOUT = 20.0
+START_TIMEOUT = 400.0
+STEP_TIMEOUT = 100.0
 PAGE_SIZE = 16
 _NAME_LENGTH = 512
+TEXT_LENGTH = 16
+TIE = 1e-3
+"""A margin between the two best logits that may explain another token."""
 
 
 class Ranks:
@@ -86,6 +94,32 @@ class Ranks:
 
     def _say(self, name: str) -> None:
         self.group.send(torch.tensor([ord(letter) for letter in name.ljust(_NAME_LENGTH)]))
+
+
+def one_rank(directory: Path, dtype: str = "float32") -> PlannedBackend:
+    return PlannedBackend(TransformersModel.load(str(directory), device="cpu", dtype=dtype), page_size=16)
+
+
+def greedy(recorder: Recorder, prompt: list[int]) -> tuple[list[int], list[float]]:
+    """Return a greedy text, and the margin of each token."""
+    sequence = Sequence("greedy")
+    tokens, margins = [*prompt], []
+    for _ in range(TEXT_LENGTH):
+        logits = recorder.step([(sequence, tokens[len(sequence) :])])[0][-1]
+        best = logits.topk(2)
+        tokens.append(int(best.indices[0]))
+        margins.append(float(best.values[0] - best.values[1]))
+    recorder.engine.cache.release(sequence)
+    return tokens[len(prompt) :], margins
+
+
+def check_texts(recorder: Recorder, backend: PlannedBackend) -> None:
+    rng, alone = random.Random(1), Recorder(backend)
+    prompt = [rng.randrange(backend.model.vocabulary_size) for _ in range(12)]
+    text, margins = greedy(recorder, prompt)
+    expected, _ = greedy(alone, prompt)
+    first = next((at for at, pair in enumerate(zip(text, expected, strict=True)) if pair[0] != pair[1]), None)
+    assert first is None or margins[first] < TIE
 
 
 def _rank(rank: int) -> dict[str, str]:

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import signal
-from pathlib import Path
 
 import pytest
 import torch
 
 from slipstream.engine.errors import RankGroupError
 from slipstream.engine.model import Segment
-from tests import tiny_models
+from slipstream.hosting.tokenizer_files import embedded_directory
 from tests.equal_bits import Recorder, check_equal_bits
-from tests.ranks import Ranks
+from tests.ranks import Ranks, check_texts, one_rank
 
 
-def test_four_ranks_give_the_same_bits_until_one_is_killed(tmp_path: Path) -> None:
-    directory = tiny_models.save(tiny_models.build("llama", num_key_value_heads=4), tmp_path)
+def test_four_ranks_serve_the_embedded_target_until_one_is_killed() -> None:
     ranks = Ranks(4)
     try:
-        backend = ranks.load(directory, "float32")
-        check_equal_bits(Recorder(backend))
+        backend = ranks.load(embedded_directory("target"), "float32")
+        recorder = Recorder(backend)
+        check_equal_bits(recorder)
+        check_texts(recorder, one_rank(embedded_directory("target")))
         ranks.processes[1].kill()
         with pytest.raises(RankGroupError, match=r"^another rank of 4 is gone or does not answer: \w[^.]* \[127"):
             backend.forward([Segment([1], 0, [1], 1)])

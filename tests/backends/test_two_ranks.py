@@ -3,50 +3,16 @@ alone, in a batch, in chunks and in any place. In float32 the texts are those of
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from slipstream.engine.sequence import Sequence
-from slipstream.engine.torch.planned_backend import PlannedBackend
-from slipstream.engine.torch.transformers_model import TransformersModel
 from slipstream.hosting.tokenizer_files import embedded_directory
 from tests import tiny_models
 from tests.equal_bits import Recorder, check_equal_bits
-from tests.ranks import Ranks
-
-TEXT_LENGTH = 16
-TIE = 1e-3
-"""A margin between the two best logits that may explain another token."""
-
-
-def one_rank(directory: Path, dtype: str = "float32") -> PlannedBackend:
-    return PlannedBackend(TransformersModel.load(str(directory), device="cpu", dtype=dtype), page_size=16)
-
-
-def greedy(recorder: Recorder, prompt: list[int]) -> tuple[list[int], list[float]]:
-    """Return a greedy text, and the margin of each token."""
-    sequence = Sequence("greedy")
-    tokens, margins = [*prompt], []
-    for _ in range(TEXT_LENGTH):
-        logits = recorder.step([(sequence, tokens[len(sequence) :])])[0][-1]
-        best = logits.topk(2)
-        tokens.append(int(best.indices[0]))
-        margins.append(float(best.values[0] - best.values[1]))
-    recorder.engine.cache.release(sequence)
-    return tokens[len(prompt) :], margins
-
-
-def check_texts(recorder: Recorder, backend: PlannedBackend) -> None:
-    rng, alone = random.Random(1), Recorder(backend)
-    prompt = [rng.randrange(backend.model.vocabulary_size) for _ in range(12)]
-    text, margins = greedy(recorder, prompt)
-    expected, _ = greedy(alone, prompt)
-    first = next((at for at, pair in enumerate(zip(text, expected, strict=True)) if pair[0] != pair[1]), None)
-    assert first is None or margins[first] < TIE
+from tests.ranks import Ranks, check_texts, one_rank
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +48,17 @@ def test_two_ranks_give_a_token_the_same_bits_anywhere(
 
 def test_two_ranks_serve_the_embedded_target(two_ranks: Ranks) -> None:
     directory = embedded_directory("target")
+    recorder = Recorder(two_ranks.load(directory, "float32"))
+    check_equal_bits(recorder)
+    check_texts(recorder, one_rank(directory))
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt_neox", "gemma2"])
+def test_two_ranks_share_three_heads_and_odd_columns(family: str, two_ranks: Ranks, tmp_path: Path) -> None:
+    heads = {"num_attention_heads": 6, "num_key_value_heads": 3, "hidden_size": 96}
+    if family == "gpt_neox":
+        heads = {"num_attention_heads": 3, "hidden_size": 96}
+    directory = tiny_models.save(tiny_models.build(family, **heads, intermediate_size=129), tmp_path)
     recorder = Recorder(two_ranks.load(directory, "float32"))
     check_equal_bits(recorder)
     check_texts(recorder, one_rank(directory))

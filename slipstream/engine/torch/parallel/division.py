@@ -7,7 +7,6 @@ sum. The embedding and the head are divided by tokens.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -24,21 +23,50 @@ _REPLICATED = "replicated_with_grad_allreduce"
 _INPUTS, _OUTPUTS = 1, 0
 """Dimensions of a linear layer's weight."""
 
+_COLUMNS_MULTIPLE = 64
+"""Columns of an MLP that ranks do not divide evenly come in multiples of so many. torch adds up a
+product of 65 columns in an order that depends on the rows beside it."""
+
 _PLACE = re.compile(r"\.\d+(?=\.|$)")
 
 
 class Split(NamedTuple):
-    """A parameter that the ranks divide: along which dimension, its size there, and the size of
-    each rank's part. The last part may be filled up with zeros."""
+    """A parameter that the ranks divide along a dimension.
+
+    All parts have one size. Where the ranks do not divide the parameter evenly, a part is filled up
+    with zeros: a head or a column of zeros adds nothing to a sum.
+    """
 
     dimension: int
-    whole: int
+    starts: tuple[int, ...]
+    """The place where each rank's part begins, and the size of the whole at the end."""
     width: int
+    """The size of each rank's part, zeros included."""
+
+    @classmethod
+    def in_blocks(cls, dimension: int, whole: int, ranks: int, multiple: int = 1) -> Split:
+        """Return parts of equal sizes, of which only the last ones may be shorter. Sizes that the
+        ranks do not divide evenly are rounded up to a ``multiple``."""
+        width = whole // ranks
+        if whole % ranks:
+            width = -(-(width + 1) // multiple) * multiple
+        return cls(dimension, tuple([min(rank * width, whole) for rank in range(ranks + 1)]), width)
+
+    @classmethod
+    def of_heads(cls, dimension: int, whole: int, ranks: int, size: int) -> Split:
+        """Return parts of whole heads of a ``size``, whose numbers differ by one at most."""
+        count = whole // size
+        starts = tuple([(rank * count + ranks - 1) // ranks * size for rank in range(ranks + 1)])
+        return cls(dimension, starts, -(-count // ranks) * size)
+
+    @property
+    def whole(self) -> int:
+        """The size of the undivided parameter."""
+        return self.starts[-1]
 
     def own(self, rank: int) -> slice:
         """Return the part of the whole parameter that a rank holds."""
-        start = min(rank * self.width, self.whole)
-        return slice(start, min(start + self.width, self.whole))
+        return slice(self.starts[rank], self.starts[rank + 1])
 
 
 class Division(NamedTuple):
@@ -55,38 +83,48 @@ def divide(model: Any, ranks: int) -> Division:
     """Give the divided parameters of ``model`` a rank's size, without memory. UnsupportedModelError
     if ``ranks`` cannot divide it."""
     kind = type(model).__name__
-    _refuse_heads(model.config.get_text_config(), kind, ranks)
+    head_count = _head_count(model.config.get_text_config(), kind, ranks)
     styles = _styles_of(model, kind)
     splits: dict[str, Split] = {}
     for name, style in styles.items():
         module = model.get_submodule(name)
+        is_attention = "Attention" in type(model.get_submodule(name.rpartition(".")[0])).__name__
         for parameter, dimension in _divided_parameters(module, style).items():
             weight = getattr(module, parameter)
             whole = weight.shape[dimension]
-            if whole % ranks and style in (COLUMNS, ROWS):
-                raise UnsupportedModelError(
-                    f"{kind} cannot be divided among {ranks} ranks: {name} has {whole} features, and "
-                    f"--tensor-parallel-size {ranks} does not divide {whole}"
-                )
-            split = Split(dimension, whole, -(-whole // ranks))
+            if is_attention:
+                split = Split.of_heads(dimension, whole, ranks, _head_size(name, whole, head_count, kind))
+            else:
+                split = Split.in_blocks(dimension, whole, ranks, 1 if style in (TOKENS, HEAD) else _COLUMNS_MULTIPLE)
             splits[f"{name}.{parameter}"] = split
             shape = [split.width if at == dimension else size for at, size in enumerate(weight.shape)]
             empty = torch.empty(shape, dtype=weight.dtype, device="meta")
             setattr(module, parameter, nn.Parameter(empty, requires_grad=False))
-        _resize(module, style, ranks)
+        _resize(module, style)
     head = next(name for name, style in styles.items() if style == HEAD)
     return Division(styles, splits, splits[f"{head}.weight"].whole)
 
 
-def _refuse_heads(config: Any, kind: str, ranks: int) -> None:
+def _head_count(config: Any, kind: str, ranks: int) -> int:
+    """Return the number of key and value heads. Each rank needs one of its own."""
     queries = int(config.num_attention_heads)
     keys = int(getattr(config, "num_key_value_heads", None) or queries)
-    if keys % ranks or queries % ranks:
-        most = math.gcd(keys, queries)
+    if ranks > keys:
         raise UnsupportedModelError(
-            f"{kind} has {queries} query heads and {keys} key and value heads, which {ranks} ranks cannot divide: "
-            f"--tensor-parallel-size must divide {most}"
+            f"{kind} has {keys} key and value heads, which {ranks} ranks cannot divide: --tensor-parallel-size must be at "
+            f"most {keys}"
         )
+    return keys
+
+
+def _head_size(name: str, whole: int, head_count: int, kind: str) -> int:
+    """Return the features of one key head, with its queries."""
+    if whole % head_count:
+        raise UnsupportedModelError(
+            f"{kind} cannot be divided among ranks: {name} has {whole} features, which are not those of {head_count} heads; "
+            "set --tensor-parallel-size 1"
+        )
+    return whole // head_count
 
 
 def _styles_of(model: Any, kind: str) -> dict[str, str]:
@@ -131,7 +169,7 @@ def _divided_parameters(module: nn.Module, style: str) -> dict[str, int]:
     return {"weight": _OUTPUTS} | ({} if module.bias is None else {"bias": _OUTPUTS})
 
 
-def _resize(module: Any, style: str, ranks: int) -> None:
+def _resize(module: Any, style: str) -> None:
     """Have a module say the sizes that its parameters have now."""
     if style == TOKENS:
         module.num_embeddings = module.weight.shape[0]

@@ -123,8 +123,8 @@ def _own_part(piece: Any, place: torch.Tensor, split: Split | None, group: RankG
     value: torch.Tensor = held.to(group.device, place.dtype).contiguous()
     if value.shape == place.shape:
         return value
-    filled = value.new_zeros(place.shape)  # the last part of a vocabulary
-    filled[: len(value)] = value
+    filled = value.new_zeros(place.shape)
+    filled[tuple([slice(size) for size in value.shape])] = value
     return filled
 
 
