@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,6 +24,8 @@ from slipstream.errors import SlipstreamError
 from slipstream.reasons import Reason
 
 _JOURNAL = ".answered"
+_TOLD_SECONDS = 30.0
+"""Seconds between two lines of progress where standard error is no terminal."""
 _SAMPLE = re.compile(r"^slipstream_(collecting|collect_dropped_rows_total)(?:\{[^}]*\})? (\S+)$", re.M)
 
 
@@ -105,7 +108,7 @@ def _ask(
     """Let the prompts be answered, with progress on standard error. Exits with status 1 if some
     were not."""
     failed: list[int] = []
-    tokens = 0
+    tokens, said = 0, time.monotonic()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, TimeRemainingColumn(), console=progress, transient=True) as bar:
         task = bar.add_task("prompts", total=len(left))
@@ -119,6 +122,9 @@ def _ask(
             else:
                 journal.note(answered.prompt)
             bar.advance(task)
+            if not progress.is_terminal and time.monotonic() >= said + _TOLD_SECONDS:
+                said = time.monotonic()
+                progress.print(f"{bar.tasks[0].completed:g} of {len(left)} prompts are done", highlight=False)
     typer.echo(f"answered {len(left) - len(failed)} of {len(left)} prompts with {tokens} tokens")
     if failed:
         fail(f"no answer to lines {listed(failed)}: see above. Run the command again to ask them again")

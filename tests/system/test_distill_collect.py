@@ -1,0 +1,107 @@
+"""`slipstream distill collect`: a target answers a file of prompts, and its choices are kept."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from slipstream.cli.local import LocalServices
+from slipstream.distilling.records import SequenceRecord, read_shards
+from tests.commands import SLIPSTREAM, run, wait_until_none_left
+from tests.system.conftest import PAPER_PAIR
+
+TARGET = "arithmetic:ends=0"
+COLLECT = ("distill", "collect", "--target", TARGET, "--max-tokens", "20")
+
+
+def prompts_in(folder: Path, *texts: str) -> str:
+    path = folder / "prompts.jsonl"
+    path.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
+    return str(path)
+
+
+def prompt_lengths(records: list[SequenceRecord]) -> list[int]:
+    return sorted(int(record.positions[0]) for record in records)
+
+
+@pytest.mark.essential
+def test_what_was_answered_is_collected_and_what_was_not_is_asked_again(tmp_path: Path) -> None:
+    out = tmp_path / "collected"
+    prompts = prompts_in(tmp_path, "a" * 5, "b" * 9000, "c" * 7)
+    first = run(*COLLECT, "--prompts", prompts, "--out", str(out))
+    assert first.returncode == 1
+    assert first.stdout == "answered 2 of 3 prompts with 40 tokens\n"
+    assert re.search(r"^line 2: .*8192", first.stderr, re.M) and "no answer to lines 2: see above" in first.stderr
+    records = [*read_shards(out)]
+    assert len(records) == 2 and all(len(record.positions) == 20 for record in records)
+    short, long = prompt_lengths(records)
+    assert long == short + 2
+    prompts = prompts_in(tmp_path, "a" * 5, "b" * 9, "c" * 7)
+    second = run(*COLLECT, "--prompts", prompts, "--out", str(out))
+    assert second.returncode == 0, second.stderr
+    assert second.stdout == "answered 1 of 1 prompts with 20 tokens\n"
+    assert "2 of 3 prompts were answered before" in second.stderr
+    assert prompt_lengths([*read_shards(out)]) == [short, long, long + 2]
+    assert run(*COLLECT, "--prompts", prompts, "--out", str(out)).returncode == 0
+
+
+def test_an_interrupted_collection_goes_on_where_it_ended(tmp_path: Path) -> None:
+    out, count = tmp_path / "collected", 60
+    prompts = prompts_in(tmp_path, *("x" * (number + 1) for number in range(count)))
+    command = [*COLLECT, "--prompts", prompts, "--out", str(out), "--concurrency", "1"]
+    command[command.index(TARGET)] = f"{TARGET}&forward_ms=3"
+    journal = out / ".answered"
+    with subprocess.Popen([*SLIPSTREAM, *command], stderr=subprocess.PIPE, text=True) as collecting:
+        while collecting.poll() is None and not (journal.exists() and len(journal.read_text().split()) > 5):
+            time.sleep(0.02)
+        collecting.send_signal(signal.SIGINT)
+        collecting.communicate(timeout=120)
+    wait_until_none_left()
+    answered = len(journal.read_text().split())
+    assert 5 < answered < count
+    before = len([*read_shards(out)])
+    assert before in (answered, answered + 1)  # one was in work
+    ended = run(*command)
+    assert ended.returncode == 0, ended.stderr
+    assert f"answered {count - answered} of {count - answered} prompts" in ended.stdout
+    lengths = {*prompt_lengths([*read_shards(out)])}
+    assert lengths == {*range(min(lengths), min(lengths) + count)}
+
+
+def test_a_server_answers_and_its_verifier_collects(tmp_path: Path) -> None:
+    out = tmp_path / "collected"
+    flags = [*PAPER_PAIR.target_flags, "--collect", str(out), "--collect-text", "--collect-share", "1"]
+    prompts = prompts_in(tmp_path, "a" * 5, "b" * 9)
+    with LocalServices(replace(PAPER_PAIR, target_flags=flags)) as services:
+        ended = run(
+            *("distill", "collect", "--prompts", prompts, "--max-tokens", "30"),
+            *("--address", services.orchestrator_address),
+        )
+    assert (ended.returncode, ended.stdout) == (0, "answered 2 of 2 prompts with 60 tokens\n"), ended.stderr
+    records = [*read_shards(out)]
+    assert sum(len(record.positions) for record in records) == 60
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--target", TARGET], "--target and --out go together"),
+        (["--out", "x"], "--target and --out go together"),
+        (["--target", TARGET, "--out", "OPEN"], "has mode 755"),
+        (["--target", "no/such/model/here", "--out", "x"], "--target no/such/model/here"),
+    ],
+)
+def test_wrong_options_are_refused_in_one_line(arguments: list[str], said: str, tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o755)
+    known = [argument.replace("OPEN", str(tmp_path / "open")) for argument in arguments]
+    ended = run("distill", "collect", "--prompts", prompts_in(tmp_path, "a"), *known)
+    assert ended.returncode == 1
+    assert said in ended.stderr and "Traceback" not in ended.stderr
