@@ -18,7 +18,7 @@ from gateway.chat_messages import ONLY_TEXT, ChatMessage, TextPart, conversation
 from gateway.chat_parts import PartWriter, message_of
 from gateway.chat_tools import MAX_TOOLS, ChatTool, ToolChoice, tool_use
 from gateway.errors import ApiError
-from gateway.fields import COMMON_REFUSALS, Fields, GenerationFields, Int32, Metadata, Refusal, Text
+from gateway.fields import COMMON_REFUSALS, Fields, GenerationFields, Int32, Refusal, Text
 from gateway.gateway import Caller, Model, fingerprint_of, gateway_of
 from gateway.logprobs import chat_logprobs, likeliest, prompt_logprobs
 from gateway.reading import ReadAnswer, Reading, parts_of
@@ -107,9 +107,6 @@ class ChatRequest(GenerationFields):
     )
     parallel_tool_calls: bool = Field(
         True, description="false: one call at most; more that the model writes are left out"
-    )
-    metadata: Metadata | None = Field(
-        None, description="accepted; OpenAI keeps it with stored answers, and `store` is refused, so it changes nothing"
     )
     chat_template_kwargs: dict[str, Any] | None = Field(
         None,

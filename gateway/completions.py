@@ -39,7 +39,6 @@ class CompletionRequest(GenerationFields):
 
     REFUSED: ClassVar[Mapping[str, Refusal]] = {
         **COMMON_REFUSALS,
-        "metadata": Refusal("nothing is stored"),
         "suffix": Refusal("nothing is inserted: the model only goes on"),
         "response_format": Refusal("use structured_outputs"),
         "prediction": Refusal("use /v1/chat/completions"),

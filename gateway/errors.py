@@ -57,6 +57,7 @@ _FIELDS: Sequence[tuple[str, str]] = (
     (r"^speculation.*", "speculation"),
     (r"^prediction.*", "prediction"),
     (r"^choice_count$", "n"),
+    (r"^task$", "metadata.task"),
     (r"^conversation$", "messages"),
     (r"^conversation\.messages", "messages"),
     (r"(\.tool_calls\[\d+\])\.(name|arguments)$", r"\1.function.\2"),

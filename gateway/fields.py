@@ -211,6 +211,11 @@ class AnswerFields(Fields):
     )
     guided_grammar: Text | None = Field(None, description="vLLM's older name of `structured_outputs` with `grammar`")
     allowed_token_ids: list[Int32] | None = Field(None, description="vLLM's; only these tokens may be chosen")
+    metadata: Metadata | None = Field(
+        None,
+        description="up to 16 texts by key. `task` is a tag by which acceptance is counted: at most 64 characters of A-Z, a-z, "
+        "0-9 and _.:/-. The others change nothing: OpenAI keeps them with stored answers, and here nothing is stored",
+    )
     user: Text | None = Field(None, description="accepted; limits count by access token, so it changes nothing")
     speculation: Literal["off", "on"] | Annotated[Int32, Field(ge=1)] | None = Field(
         None, description='ours: "off", "on", or a number of draft tokens. It changes the speed, never the text'
@@ -255,6 +260,7 @@ class AnswerFields(Fields):
             ignore_end_tokens=self.ignore_eos or None,
             include_stop_in_text=self.include_stop_str_in_output or None,
             draft_length=draft_length(self.speculation),
+            task=(self.metadata or {}).get("task"),
             **more,
         )
 

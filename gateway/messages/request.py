@@ -81,6 +81,9 @@ class RequestMetadata(Fields):
     """Data about the request."""
 
     user_id: Text | None = Field(None, description="accepted; limits count by access token, so it changes nothing")
+    task: Text | None = Field(
+        None, description="ours; a tag by which acceptance is counted: at most 64 characters of A-Z, a-z, 0-9 and _.:/-"
+    )
 
 
 class PromptFields(Fields):
@@ -193,7 +196,7 @@ class MessageRequest(PromptFields):
     temperature: float | None = Field(None, description="0 is greedy; by default the model's own, not 1")
     top_p: float | None = Field(None, description="keep the likeliest tokens up to this probability")
     top_k: Int32 | None = Field(None, ge=0, description="keep so many of the likeliest tokens; 0: all")
-    metadata: RequestMetadata | None = Field(None, description="`user_id`, which changes nothing")
+    metadata: RequestMetadata | None = Field(None, description="`user_id`, which changes nothing, and `task`")
     service_tier: Literal["auto", "standard_only"] | None = Field(
         None, description="accepted: all requests of a caller have the same priority"
     )
@@ -214,4 +217,5 @@ class MessageRequest(PromptFields):
             structure=structure,
             token_origins=reading.needs_origins,
             draft_length=draft_length(self.speculation),
+            task=None if self.metadata is None else self.metadata.task,
         )

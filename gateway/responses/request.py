@@ -81,7 +81,11 @@ class ResponseRequest(AnswerFields):
     )
     store: bool = Field(True, description="keep the response, as long as sessions are kept")
     background: bool = Field(False, description="answer at once, and generate in the background")
-    metadata: Metadata | None = Field(None, description="up to 16 texts by key, which are kept with the response")
+    metadata: Metadata | None = Field(
+        None,
+        description="up to 16 texts by key, which are kept with the response. `task` is also a tag by which acceptance is "
+        "counted: at most 64 characters of A-Z, a-z, 0-9 and _.:/-",
+    )
     max_output_tokens: Int32 | None = Field(None, ge=1, description="most tokens of the answer")
     include: list[Literal["message.output_text.logprobs"]] = Field(
         [], description="`message.output_text.logprobs`: the log-probability of each token"

@@ -14,7 +14,7 @@ import grpc
 from orchestrator.access.access_file import AccessFile, KeptToken, read_access_file
 from orchestrator.access.metadata import Metadata
 from orchestrator.access.vouching import Vouching
-from orchestrator.errors import AccessFileError, UnauthenticatedError
+from orchestrator.errors import AccessFileError, OperatorsOnlyError, UnauthenticatedError
 from orchestrator.sessions.admission.principal import ANONYMOUS, Principal
 from slipstream.bearer_tokens import id_of
 from slipstream.transport.reloading import Reloaded
@@ -62,6 +62,12 @@ class Access:
             return rules.principal("cert:" + name)
         raise UnauthenticatedError(_WHAT_TO_SHOW, why="missing")
 
+    def operator_of(self, context: Context, why: str) -> None:
+        """Raise OperatorsOnlyError, which says ``why``, unless an operator makes the call.
+        UnauthenticatedError."""
+        if not self.principal_of(context).operator:
+            raise OperatorsOnlyError(why)
+
     def principal_in(self, metadata: Iterable[tuple[str, str | bytes]]) -> Principal | None:
         """Return the principal that a call's metadata names; None if its certificate must name it.
         UnauthenticatedError if it is invalid."""
@@ -105,6 +111,9 @@ class OpenAccess:
     def principal_of(self, context: Context) -> Principal:
         """Return the anonymous principal."""
         return ANONYMOUS
+
+    def operator_of(self, context: Context, why: str) -> None:
+        """Let every caller do what operators may."""
 
     def forwarding_metadata(self, context: Context, to: str) -> Metadata:
         """Return no metadata: a forwarded call needs no name."""

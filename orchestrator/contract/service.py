@@ -12,6 +12,7 @@ from typing import Protocol
 from opentelemetry.context import Context as TraceContext
 
 from orchestrator.access.access import Access, Context, OpenAccess
+from orchestrator.contract.acceptance import changes_message, history_message, hour_count_of
 from orchestrator.contract.commands import (
     command_of,
     cursor_of,
@@ -49,6 +50,7 @@ from orchestrator.sessions.entrance.sessions import Sessions
 from orchestrator.sessions.turns.pair import Pair
 from orchestrator.sessions.turns.readers import TurnReader, read_all
 from orchestrator.sessions.turns.tokenizing import detokenize, tokenize
+from orchestrator.watching.acceptance_keeping import AcceptanceKeeping
 from orchestrator.watching.watching import Watching
 from slipstream.rpc.status import abort
 from slipstream.telemetry.tracing import context_of_metadata
@@ -89,6 +91,7 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
         sessions: Sessions,
         watching: Watching,
         peers: PeersView,
+        acceptance: AcceptanceKeeping,
         access: Access | OpenAccess,
         number: int = 0,
     ) -> None:
@@ -97,6 +100,7 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
         self._sessions = sessions
         self._watching = watching
         self._peers = peers
+        self._acceptance = acceptance
         self._access = access
         self._number = number
 
@@ -296,6 +300,17 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
             peers = await self._peers.statuses()
             status = status_message(self._sessions, self._watching.totals, peers, self._number, caller)
             return orchestrator_pb2.GetStatusResponse(processes=[status])
+
+    async def GetAcceptanceHistory(
+        self, request: orchestrator_pb2.GetAcceptanceHistoryRequest, context: Context
+    ) -> AsyncIterator[orchestrator_pb2.GetAcceptanceHistoryResponse]:
+        async with _refusals(context):
+            self._access.operator_of(context, "acceptance by task tells what other callers ask: it is for operators")
+            hour_count = hour_count_of(request)
+            yield changes_message(await self._acceptance.target_changes())
+            async with aclosing(self._acceptance.days(hour_count)) as days:
+                async for rows in days:
+                    yield history_message(rows)
 
     async def Tokenize(
         self, request: orchestrator_pb2.TokenizeRequest, context: Context

@@ -25,6 +25,7 @@ _SCALARS = (
     "include_stop_in_text",
     "proposal_top_k",
     "token_origins",
+    "task",
 )
 _LISTS = ("stop_strings", "stop_token_ids")
 _SPECULATION = ("draft_length", "proposer")

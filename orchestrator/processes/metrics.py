@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator
 
 from orchestrator.peers.model_info import ModelInfo
 from orchestrator.processes.peer_discovery import Peers
 from orchestrator.sessions.entrance.sessions import Sessions
 from orchestrator.sessions.turns.statistics import per_position
+from orchestrator.speculation.proposal import Source
 from orchestrator.store.writing import Writing
+from orchestrator.watching.acceptance import AcceptanceTally
 from orchestrator.watching.totals import Totals
 from orchestrator.watching.watching import Watching
 from slipstream.telemetry import instruments
 from slipstream.telemetry.metrics import Reading, reading
 from slipstream.version import VERSION
+
+_SOURCES = {source.value for source in Source}
+_SHOWN_DIGITS = 8
+"""Digits of a draft's fingerprint in a label."""
 
 
 def readings(
@@ -26,6 +33,7 @@ def readings(
     yield from speculation_readings(totals)
     yield from _times(totals)
     yield from _turns(totals)
+    yield from acceptance_readings(watching.acceptance)
     yield from _sessions(sessions)
     yield from _peers(peers)
     yield reading(instruments.STORE_WRITABLE, float(writing.is_possible))
@@ -80,6 +88,20 @@ def _turns(totals: Totals) -> Iterator[Reading]:
     yield reading(instruments.CALLS_REFUSED, dict(totals.refused_calls))
     yield reading(instruments.SPANS_FOLDED, totals.folded)
     yield reading(instruments.SESSIONS_EXPIRED, totals.expired)
+
+
+def acceptance_readings(tally: AcceptanceTally) -> Iterator[Reading]:
+    """Yield draft tokens by task and draft, and when the target last changed."""
+    drafted: Counter[tuple[str, str]] = Counter()
+    accepted: Counter[tuple[str, str]] = Counter()
+    for (task, draft), counts in tally.totals.items():
+        label = draft if draft in _SOURCES else draft[:_SHOWN_DIGITS]
+        drafted[task, label] += counts[0]
+        accepted[task, label] += counts[1]
+    yield reading(instruments.TASK_DRAFT_TOKENS, drafted)
+    yield reading(instruments.TASK_ACCEPTED_TOKENS, accepted)
+    if tally.target_changed is not None:
+        yield reading(instruments.TARGET_CHANGED, tally.target_changed)
 
 
 def _sessions(sessions: Sessions) -> Iterator[Reading]:

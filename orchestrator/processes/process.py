@@ -30,6 +30,7 @@ from orchestrator.store.opening import MEMORY, open_store
 from orchestrator.store.ownership import Ownership
 from orchestrator.store.store import Store
 from orchestrator.store.writing import Writing
+from orchestrator.watching.acceptance_keeping import AcceptanceKeeping
 from orchestrator.watching.watching import Watching
 from slipstream.errors import SlipstreamError
 from slipstream.event_loop import run_in_loop
@@ -95,6 +96,8 @@ async def _serve(settings: OrchestratorSettings, slot: ProcessSlot | None) -> No
     async with AsyncExitStack() as stack:
         store = open_store(settings.store_place)
         stack.callback(store.close)
+        acceptance = AcceptanceKeeping(watching.acceptance, store.acceptance)
+        stack.push_async_callback(acceptance.write)
         stack.push_async_callback(peers.close)
         loaded = LoadedSessions(max_count=settings.max_session_count, ttl_seconds=settings.session_ttl_seconds)
         if slot is None:
@@ -123,12 +126,12 @@ async def _serve(settings: OrchestratorSettings, slot: ProcessSlot | None) -> No
         await stack.enter_async_context(sessions)
         replicas = Replicas(ownership, slot, connector)
         stack.push_async_callback(replicas.close)
-        service = SiblingStatusService(sessions, watching, peers, access, replicas, number)
+        service = SiblingStatusService(sessions, watching, peers, acceptance, access, replicas, number)
         forwarding.start(Routing(sessions.takeover, access, replicas), cast(Streaming, service.WatchTurn))
         orchestrator_pb2_grpc.add_OrchestratorServiceServicer_to_server(service, server.grpc)
         if slot is None:
             await _listen(server)
-        connecting = asyncio.create_task(_connect(peers, sessions, writing, server))
+        connecting = asyncio.create_task(_connect(peers, sessions, writing, acceptance, server))
         await server.run_until_signalled(
             lambda: sessions.tasks.drain(settings.drain_seconds, lambda: peers.verifiers.reachable)
         )
@@ -158,7 +161,9 @@ async def _listen(server: Server) -> None:
     log.info("listening on port %d", await server.start())
 
 
-async def _connect(peers: Peers, sessions: Sessions, writing: Writing, server: Server) -> None:
+async def _connect(
+    peers: Peers, sessions: Sessions, writing: Writing, acceptance: AcceptanceKeeping, server: Server
+) -> None:
     """Wait for the peers, then serve. SlipstreamError if their models cannot be served; the server
     drains in that case."""
     try:
@@ -170,7 +175,10 @@ async def _connect(peers: Peers, sessions: Sessions, writing: Writing, server: S
             # that can serve may accept one.
             if server.shares_port:
                 await _listen(server)
-            log.info("serving %s", sessions.pair.target.name)
+            target = sessions.pair.target
+            log.info("serving %s", target.name)
+            await acceptance.note_target(target.name, target.weights_fingerprint)
+            tasks.create_task(acceptance.run())
             health = _Health(peers, writing, server)
             tasks.create_task(health.report())
             tasks.create_task(writing.watch(health.changed.set))

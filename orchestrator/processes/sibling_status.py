@@ -9,6 +9,7 @@ from orchestrator.contract.service import OrchestratorService, PeersView
 from orchestrator.errors import UnauthenticatedError
 from orchestrator.processes.replicas import Replicas, call_options, is_away, is_forwarded
 from orchestrator.sessions.entrance.sessions import Sessions
+from orchestrator.watching.acceptance_keeping import AcceptanceKeeping
 from orchestrator.watching.watching import Watching
 from slipstream.rpc.status import abort, abort_as
 from slipstream.v1 import orchestrator_pb2, orchestrator_pb2_grpc
@@ -22,11 +23,12 @@ class SiblingStatusService(OrchestratorService):
         sessions: Sessions,
         watching: Watching,
         peers: PeersView,
+        acceptance: AcceptanceKeeping,
         access: Access | OpenAccess,
         replicas: Replicas,
         number: int = 0,
     ) -> None:
-        super().__init__(sessions, watching, peers, access, number)
+        super().__init__(sessions, watching, peers, acceptance, access, number)
         self._replicas = replicas
 
     async def GetStatus(  # noqa: D102

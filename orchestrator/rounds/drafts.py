@@ -81,6 +81,11 @@ class Drafts:
         """The draft that a session lives on, if it does on one."""
         return self._sides.get(drafting.sequence.address or "")
 
+    def fingerprint_of(self, drafting: SessionDrafting) -> str:
+        """The fingerprint of the weights of a session's draft; empty if it has none."""
+        side = self.of(drafting)
+        return "" if side is None or side.info is None else side.info.weights_fingerprint
+
     def home(self, drafting: SessionDrafting, *, begins_turn: bool, stays: bool) -> DraftSide | None:
         """The same for a session that wants to draft: one that has no draft is given the one with
         the fewest; one whose draft is away, or at the beginning of a turn has far more than

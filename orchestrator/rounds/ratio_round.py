@@ -59,6 +59,7 @@ async def run_ratio_round(
         margin=answer.margin,
         logprobs=answer.logprobs,
         prompt_logprobs=answer.tail_logprobs,
+        draft=parties.drafts.fingerprint_of(drafting),
     )
 
 

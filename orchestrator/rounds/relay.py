@@ -36,8 +36,10 @@ async def next_result(
         exchange.address = session.verifier.address or ""
         exchange.finish(kept.verify)
         return kept
+    draft = parties.drafts.fingerprint_of(session.drafting)
     part = await parties.verifying.next_part(session.run, tokens, terms, room, note)
-    first, *others = _with_figures(_results(part), session.run.take_figures())
+    draft = draft or parties.drafts.fingerprint_of(session.drafting)  # the turn's first part finds a draft
+    first, *others = _with_figures(_results(part, draft), session.run.take_figures())
     session.run.keep(len(tokens) + len(first.tokens), others)
     assert note.verify is not None, "a part was waited for"
     note.verify.timing = first.verify
@@ -58,8 +60,9 @@ def _with_figures(results: list[RoundResult], figures: Sequence[Figures]) -> lis
     return results
 
 
-def _results(part: Part) -> list[RoundResult]:
-    """Return the results of a part's steps, in their order."""
+def _results(part: Part, draft: str) -> list[RoundResult]:
+    """Return the results of a part's steps, in their order; ``draft`` is the session's, by its
+    fingerprint."""
     results = []
     ends = [part.arrived]
     for step in reversed(part.steps):
@@ -85,6 +88,7 @@ def _results(part: Part) -> list[RoundResult]:
                 logprobs=part.logprobs[start:end],
                 prompt_logprobs=() if start else part.tail_logprobs,
                 moments=(began, ended),
+                draft=draft,
             )
         )
         start = end

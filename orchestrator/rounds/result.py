@@ -61,6 +61,8 @@ class RoundResult(NamedTuple):
     moments: tuple[float, float] | None = None
     """When a run's step began and ended, by the monotonic clock; None for a round that was asked
     for."""
+    draft: str = ""
+    """Fingerprint of the weights of the session's draft; empty if it has none."""
 
     @property
     def next_token_kind(self) -> str:
@@ -81,6 +83,12 @@ class RoundResult(NamedTuple):
         if self.proposal_length and committed <= self.accepted_count:
             return committed, committed
         return self.proposal_length, self.accepted_count
+
+    @property
+    def maker(self) -> str:
+        """The draft that made the tokens that were verified, by its fingerprint; or the name of
+        another source."""
+        return self.draft if self.source is Source.DRAFT and self.draft else self.rung
 
     @property
     def rung(self) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import astuple
 
 from orchestrator.errors import SessionLimitError
+from orchestrator.store.acceptance import AcceptanceHistory
 from orchestrator.store.database import Database, Transaction
 from orchestrator.store.rows import Counts, EndRow, OwnerRow, SessionRow, StoredTurn, TurnRow
 from orchestrator.store.statements import (
@@ -48,6 +49,8 @@ class Store:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self.acceptance = AcceptanceHistory(database)
+        """Acceptance by hour."""
 
     def __str__(self) -> str:
         return str(self._database)

@@ -6,6 +6,7 @@ import secrets
 from typing import Final
 
 from orchestrator.errors import StoreFormatError
+from orchestrator.store.acceptance_tables import ACCEPTANCE_TABLES
 from orchestrator.store.database import Transaction
 
 _FORMAT = 2
@@ -52,7 +53,9 @@ def prepare(transaction: Transaction, bytes_type: str) -> None:
             transaction.execute(table.format(bytes=bytes_type))
         for name, value in (("format", _FORMAT), ("seconds", 0)):
             transaction.execute("INSERT INTO about VALUES (?, ?) ON CONFLICT DO NOTHING", (name, value))
-    # Not part of the format: a version that does not know this table leaves it alone.
+    # Not part of the format: a version that does not know these tables leaves them alone.
+    for table in ACCEPTANCE_TABLES:
+        transaction.execute(table)
     transaction.execute("CREATE TABLE IF NOT EXISTS secrets (name TEXT PRIMARY KEY, value TEXT NOT NULL)")
     made = ("processes", secrets.token_hex(32))
     transaction.execute("INSERT INTO secrets VALUES (?, ?) ON CONFLICT DO NOTHING", made)

@@ -12,6 +12,7 @@ from orchestrator.rounds.note import RoundNote
 from orchestrator.rounds.result import RoundResult
 from orchestrator.sessions.turns.turn_record import TurnEnded
 from orchestrator.sessions.turns.watcher import TurnBegun
+from orchestrator.watching.acceptance import AcceptanceTally, TurnAcceptance
 from orchestrator.watching.budget import SpanBudget
 from orchestrator.watching.ring import TurnNote, TurnRing
 from orchestrator.watching.totals import Totals
@@ -31,6 +32,7 @@ class Watching:
     def __init__(self, detail: Detail = Detail.FULL) -> None:
         """Traces hold text only if OpenTelemetry's environment variable for that is ``true``."""
         self._totals = Totals()
+        self.acceptance = AcceptanceTally()
         self.ring = TurnRing()
         self.detail = detail
         self.shows_text = os.environ.get(_CAPTURE, "").strip().lower() == "true"
@@ -78,6 +80,8 @@ class WatchedTurn:
         self._note = TurnNote(begun.session_id, begun.turn, begun.principal, trace_id=trace_id)
         self._answered = self._note.began
         self._window = begun.window
+        resolved = begun.resolved
+        self._acceptance = TurnAcceptance(resolved.task, begun.principal, begun.target, resolved.terms.rule.temperature)
         watching.ring.begin(self._note)
 
     @property
@@ -93,6 +97,8 @@ class WatchedTurn:
         """Observe the end of a round."""
         self._answered = note.ended
         self._totals.add_round(note, result, self._window)
+        if result is not None and note.drafted:
+            self._acceptance.add(result.maker, note.drafted, note.accepted)
         self._note.rounds.add(note)
 
     def ended(self, ended: TurnEnded, text: str) -> None:
@@ -102,6 +108,7 @@ class WatchedTurn:
         reason = "" if ended.error is None else reason_of(ended.error)
         try:
             self._totals.add_turn(ended, reason)
+            watching.acceptance.end_turn(self._acceptance)
             watching.ring.end(note)
             log_turn(note.session_id, note.turn, note.principal, note.trace_id, ended, reason)
             self._totals.folded += self._trace.end(ended, text, note.rounds)

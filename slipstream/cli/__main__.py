@@ -13,6 +13,7 @@ from slipstream.cli.commands.chat import chat
 from slipstream.cli.commands.compile import compile_ahead
 from slipstream.cli.commands.dequantise import dequantise
 from slipstream.cli.commands.distill import distill
+from slipstream.cli.commands.drift import drift
 from slipstream.cli.commands.export import export
 from slipstream.cli.commands.info import info
 from slipstream.cli.commands.list_models import list_models
@@ -73,6 +74,7 @@ app.command()(info)
 app.command()(export)
 app.command()(top)
 app.command()(trace)
+app.command()(drift)
 app.command()(bench)
 app.command()(plan)
 app.command()(pull)

@@ -58,12 +58,13 @@ class Settings(SamplingFields[float | None, int | None]):
 
     The sampling fields are those of `SamplingFields`. ``draft_length`` is the number of draft
     tokens a round, 0 to switch drafting off, or "adaptive". ``proposer`` says what proposes tokens
-    ("draft", "ngram" or "heads"). ``top_logprob_count`` asks for log-probabilities of the
-    generated tokens, and of that many likeliest tokens beside each one. ``prompt_logprobs`` asks
-    for the prompt's too, ``token_bytes`` for the bytes of each token, and ``token_origins`` for how
-    each token came about. ``ratio`` selects the ratio test instead of coupled sampling. ``cleared``
-    names fields of the GenerationSettings message that take the default although the session sets
-    them: "stop_strings", "sampling.temperature".
+    ("draft", "ngram" or "heads"). ``task`` is a tag by which the server counts acceptance: at most
+    64 characters of A-Z, a-z, 0-9 and _.:/-. It never changes the text. ``top_logprob_count`` asks
+    for log-probabilities of the generated tokens, and of that many likeliest tokens beside each
+    one. ``prompt_logprobs`` asks for the prompt's too, ``token_bytes`` for the bytes of each token,
+    and ``token_origins`` for how each token came about. ``ratio`` selects the ratio test instead of
+    coupled sampling. ``cleared`` names fields of the GenerationSettings message that take the
+    default although the session sets them: "stop_strings", "sampling.temperature".
     """
 
     _: KW_ONLY
@@ -85,6 +86,7 @@ class Settings(SamplingFields[float | None, int | None]):
     proposal_top_k: int | None = None
     draft_length: int | Literal["adaptive"] | None = None
     proposer: Literal["draft", "ngram", "heads"] | None = None
+    task: str | None = None
     cleared: Sequence[str] = ()
 
     def __post_init__(self) -> None:
@@ -109,6 +111,7 @@ class Settings(SamplingFields[float | None, int | None]):
             acceptance=self._acceptance(),
             proposal_top_k=self.proposal_top_k,
             speculation=self._speculation(),
+            task=self.task,
             cleared=field_mask_pb2.FieldMask(paths=self.cleared) if self.cleared else None,
         )
 

@@ -146,6 +146,21 @@ DRAFT_VERIFIED_TOKENS = _counter(
 DRAFT_ACCEPTED_TOKENS = _counter(
     "draft_accepted_tokens", "tokens", "Tokens accepted that a draft had proposed.", "address"
 )
+TASK_DRAFT_TOKENS = _counter(
+    "task_draft_tokens",
+    "tokens",
+    "Draft tokens verified, by the task of the request, and by the first 8 digits of the draft's fingerprint or the source "
+    "of the proposal. They count when their turn ends. A process has at most 32 tasks at a time; further ones are `other`.",
+    "task",
+    "draft",
+)
+TASK_ACCEPTED_TOKENS = _counter("task_accepted_tokens", "tokens", "Draft tokens accepted, likewise.", "task", "draft")
+TARGET_CHANGED = _gauge(
+    "target_changed_timestamp_seconds",
+    "s",
+    "Time since the epoch at which an orchestrator of the store first served this target after another one; absent if "
+    "none did.",
+)
 VERIFY_RETRIES = _counter("verify_retries", "requests", "Verifications that were retried, by reason.", "reason")
 VERIFIER_FAILOVERS = _counter("verifier_failovers", "sessions", "Sessions that moved to another verifier.")
 SPECULATION_SWITCHED_OFF = _counter(
@@ -377,6 +392,9 @@ OF_THE_ORCHESTRATOR = (
     DRAFT_FAILOVERS,
     DRAFT_VERIFIED_TOKENS,
     DRAFT_ACCEPTED_TOKENS,
+    TASK_DRAFT_TOKENS,
+    TASK_ACCEPTED_TOKENS,
+    TARGET_CHANGED,
     VERIFY_RETRIES,
     VERIFIER_FAILOVERS,
     SPECULATION_SWITCHED_OFF,

@@ -51,6 +51,7 @@ class GenerationSettings(_message.Message):
     PROPOSAL_TOP_K_FIELD_NUMBER: _builtins.int
     CLEARED_FIELD_NUMBER: _builtins.int
     TOKEN_ORIGINS_FIELD_NUMBER: _builtins.int
+    TASK_FIELD_NUMBER: _builtins.int
     max_token_count: _builtins.int
     """Most tokens to generate, at least 1. Unset: the server's default, or the model's own. Never
     past the context length.
@@ -74,6 +75,11 @@ class GenerationSettings(_message.Message):
     token_origins: _builtins.bool
     """Report each token's origin and its bytes of text: TurnDelta.token_origins and
     token_text_byte_counts. Unset: false.
+    """
+    task: _builtins.str
+    """A tag of the request, such as "summaries": acceptance is counted by it, see
+    GetAcceptanceHistory. At most 64 characters of A-Z, a-z, 0-9 and _.:/-. It never changes the
+    text. Unset or empty: none.
     """
     @_builtins.property
     def sampling(self) -> _sampling_pb2.SamplingParameters:
@@ -129,10 +135,11 @@ class GenerationSettings(_message.Message):
         proposal_top_k: _builtins.int | None = ...,
         cleared: _field_mask_pb2.FieldMask | None = ...,
         token_origins: _builtins.bool | None = ...,
+        task: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_ignore_end_tokens", b"_ignore_end_tokens", "_include_stop_in_text", b"_include_stop_in_text", "_max_token_count", b"_max_token_count", "_min_token_count", b"_min_token_count", "_proposal_top_k", b"_proposal_top_k", "_token_origins", b"_token_origins", "cleared", b"cleared", "ignore_end_tokens", b"ignore_end_tokens", "include_stop_in_text", b"include_stop_in_text", "logprobs", b"logprobs", "max_token_count", b"max_token_count", "min_token_count", b"min_token_count", "proposal_top_k", b"proposal_top_k", "sampling", b"sampling", "speculation", b"speculation", "structure", b"structure", "token_origins", b"token_origins"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_ignore_end_tokens", b"_ignore_end_tokens", "_include_stop_in_text", b"_include_stop_in_text", "_max_token_count", b"_max_token_count", "_min_token_count", b"_min_token_count", "_proposal_top_k", b"_proposal_top_k", "_task", b"_task", "_token_origins", b"_token_origins", "cleared", b"cleared", "ignore_end_tokens", b"ignore_end_tokens", "include_stop_in_text", b"include_stop_in_text", "logprobs", b"logprobs", "max_token_count", b"max_token_count", "min_token_count", b"min_token_count", "proposal_top_k", b"proposal_top_k", "sampling", b"sampling", "speculation", b"speculation", "structure", b"structure", "task", b"task", "token_origins", b"token_origins"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ignore_end_tokens", b"_ignore_end_tokens", "_include_stop_in_text", b"_include_stop_in_text", "_max_token_count", b"_max_token_count", "_min_token_count", b"_min_token_count", "_proposal_top_k", b"_proposal_top_k", "_token_origins", b"_token_origins", "acceptance", b"acceptance", "cleared", b"cleared", "ignore_end_tokens", b"ignore_end_tokens", "include_stop_in_text", b"include_stop_in_text", "logprobs", b"logprobs", "max_token_count", b"max_token_count", "min_token_count", b"min_token_count", "proposal_top_k", b"proposal_top_k", "sampling", b"sampling", "speculation", b"speculation", "stop_strings", b"stop_strings", "stop_token_ids", b"stop_token_ids", "structure", b"structure", "token_origins", b"token_origins"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ignore_end_tokens", b"_ignore_end_tokens", "_include_stop_in_text", b"_include_stop_in_text", "_max_token_count", b"_max_token_count", "_min_token_count", b"_min_token_count", "_proposal_top_k", b"_proposal_top_k", "_task", b"_task", "_token_origins", b"_token_origins", "acceptance", b"acceptance", "cleared", b"cleared", "ignore_end_tokens", b"ignore_end_tokens", "include_stop_in_text", b"include_stop_in_text", "logprobs", b"logprobs", "max_token_count", b"max_token_count", "min_token_count", b"min_token_count", "proposal_top_k", b"proposal_top_k", "sampling", b"sampling", "speculation", b"speculation", "stop_strings", b"stop_strings", "stop_token_ids", b"stop_token_ids", "structure", b"structure", "task", b"task", "token_origins", b"token_origins"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__ignore_end_tokens: _TypeAlias = _typing.Literal["ignore_end_tokens"]  # noqa: Y015
     _WhichOneofArgType__ignore_end_tokens: _TypeAlias = _typing.Literal["_ignore_end_tokens", b"_ignore_end_tokens"]  # noqa: Y015
@@ -144,6 +151,8 @@ class GenerationSettings(_message.Message):
     _WhichOneofArgType__min_token_count: _TypeAlias = _typing.Literal["_min_token_count", b"_min_token_count"]  # noqa: Y015
     _WhichOneofReturnType__proposal_top_k: _TypeAlias = _typing.Literal["proposal_top_k"]  # noqa: Y015
     _WhichOneofArgType__proposal_top_k: _TypeAlias = _typing.Literal["_proposal_top_k", b"_proposal_top_k"]  # noqa: Y015
+    _WhichOneofReturnType__task: _TypeAlias = _typing.Literal["task"]  # noqa: Y015
+    _WhichOneofArgType__task: _TypeAlias = _typing.Literal["_task", b"_task"]  # noqa: Y015
     _WhichOneofReturnType__token_origins: _TypeAlias = _typing.Literal["token_origins"]  # noqa: Y015
     _WhichOneofArgType__token_origins: _TypeAlias = _typing.Literal["_token_origins", b"_token_origins"]  # noqa: Y015
     @_typing.overload
@@ -156,6 +165,8 @@ class GenerationSettings(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__min_token_count) -> _WhichOneofReturnType__min_token_count | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__proposal_top_k) -> _WhichOneofReturnType__proposal_top_k | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__task) -> _WhichOneofReturnType__task | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__token_origins) -> _WhichOneofReturnType__token_origins | None: ...
 

@@ -9,6 +9,7 @@ from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.rpc import status_pb2 as _status_pb2
+from slipstream.v1 import acceptance_pb2 as _acceptance_pb2
 from slipstream.v1 import generation_pb2 as _generation_pb2
 from slipstream.v1 import sampling_pb2 as _sampling_pb2
 from slipstream.v1 import session_pb2 as _session_pb2
@@ -1725,6 +1726,60 @@ class GetStatusResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetStatusResponse: _TypeAlias = GetStatusResponse  # noqa: Y015
+
+@_typing.final
+class GetAcceptanceHistoryRequest(_message.Message):
+    """A request for acceptance by hour."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOUR_COUNT_FIELD_NUMBER: _builtins.int
+    hour_count: _builtins.int
+    """How many hours to return, at most 840: the one that runs, and those before it. 0: 192, which is
+    eight days.
+    """
+    def __init__(
+        self,
+        *,
+        hour_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hour_count", b"hour_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetAcceptanceHistoryRequest: _TypeAlias = GetAcceptanceHistoryRequest  # noqa: Y015
+
+@_typing.final
+class GetAcceptanceHistoryResponse(_message.Message):
+    """A part of the history: the parts together are the whole."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOURS_FIELD_NUMBER: _builtins.int
+    TARGET_CHANGES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def hours(self) -> _containers.RepeatedCompositeFieldContainer[_acceptance_pb2.AcceptanceHour]:
+        """In the order of their hours. An hour without draft tokens has none."""
+
+    @_builtins.property
+    def target_changes(self) -> _containers.RepeatedCompositeFieldContainer[_acceptance_pb2.TargetChange]:
+        """The last changes of the target, in order. Only in the first part."""
+
+    def __init__(
+        self,
+        *,
+        hours: _abc.Iterable[_acceptance_pb2.AcceptanceHour] | None = ...,
+        target_changes: _abc.Iterable[_acceptance_pb2.TargetChange] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hours", b"hours", "target_changes", b"target_changes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetAcceptanceHistoryResponse: _TypeAlias = GetAcceptanceHistoryResponse  # noqa: Y015
 
 @_typing.final
 class TokenizeRequest(_message.Message):

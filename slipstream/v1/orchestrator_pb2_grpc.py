@@ -127,6 +127,11 @@ class OrchestratorServiceStub:
                 request_serializer=slipstream_dot_v1_dot_orchestrator__pb2.GetStatusRequest.SerializeToString,
                 response_deserializer=slipstream_dot_v1_dot_orchestrator__pb2.GetStatusResponse.FromString,
                 _registered_method=True)
+        self.GetAcceptanceHistory = channel.unary_stream(
+                '/slipstream.v1.OrchestratorService/GetAcceptanceHistory',
+                request_serializer=slipstream_dot_v1_dot_orchestrator__pb2.GetAcceptanceHistoryRequest.SerializeToString,
+                response_deserializer=slipstream_dot_v1_dot_orchestrator__pb2.GetAcceptanceHistoryResponse.FromString,
+                _registered_method=True)
         self.Tokenize = channel.unary_unary(
                 '/slipstream.v1.OrchestratorService/Tokenize',
                 request_serializer=slipstream_dot_v1_dot_orchestrator__pb2.TokenizeRequest.SerializeToString,
@@ -335,6 +340,17 @@ class OrchestratorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetAcceptanceHistory(self, request, context):
+        """Return how many draft tokens the target accepted, by hour and task, of all callers together and
+        of all orchestrators that share the store. Where callers are identified, operators alone may
+        ask. `slipstream drift` reads this.
+
+        Errors: INVALID_FIELDS, OPERATORS_ONLY, STORE_UNAVAILABLE.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Tokenize(self, request, context):
         """Return the tokens of a text or a conversation: those that Generate would answer. Nothing is
         generated.
@@ -437,6 +453,11 @@ def add_OrchestratorServiceServicer_to_server(servicer, server):
                     servicer.GetStatus,
                     request_deserializer=slipstream_dot_v1_dot_orchestrator__pb2.GetStatusRequest.FromString,
                     response_serializer=slipstream_dot_v1_dot_orchestrator__pb2.GetStatusResponse.SerializeToString,
+            ),
+            'GetAcceptanceHistory': grpc.unary_stream_rpc_method_handler(
+                    servicer.GetAcceptanceHistory,
+                    request_deserializer=slipstream_dot_v1_dot_orchestrator__pb2.GetAcceptanceHistoryRequest.FromString,
+                    response_serializer=slipstream_dot_v1_dot_orchestrator__pb2.GetAcceptanceHistoryResponse.SerializeToString,
             ),
             'Tokenize': grpc.unary_unary_rpc_method_handler(
                     servicer.Tokenize,
@@ -894,6 +915,33 @@ class OrchestratorService:
             '/slipstream.v1.OrchestratorService/GetStatus',
             slipstream_dot_v1_dot_orchestrator__pb2.GetStatusRequest.SerializeToString,
             slipstream_dot_v1_dot_orchestrator__pb2.GetStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetAcceptanceHistory(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/slipstream.v1.OrchestratorService/GetAcceptanceHistory',
+            slipstream_dot_v1_dot_orchestrator__pb2.GetAcceptanceHistoryRequest.SerializeToString,
+            slipstream_dot_v1_dot_orchestrator__pb2.GetAcceptanceHistoryResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -162,6 +162,13 @@ class OrchestratorServiceStub:
     """Report how busy the orchestrator and its peers are. Counters are sums since the start: the
     difference of two calls makes a rate.
     """
+    GetAcceptanceHistory: _grpc.UnaryStreamMultiCallable[_orchestrator_pb2.GetAcceptanceHistoryRequest, _orchestrator_pb2.GetAcceptanceHistoryResponse]
+    """Return how many draft tokens the target accepted, by hour and task, of all callers together and
+    of all orchestrators that share the store. Where callers are identified, operators alone may
+    ask. `slipstream drift` reads this.
+
+    Errors: INVALID_FIELDS, OPERATORS_ONLY, STORE_UNAVAILABLE.
+    """
     Tokenize: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.TokenizeRequest, _orchestrator_pb2.TokenizeResponse]
     """Return the tokens of a text or a conversation: those that Generate would answer. Nothing is
     generated.
@@ -308,6 +315,13 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     GetStatus: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.GetStatusRequest, _orchestrator_pb2.GetStatusResponse]  # type: ignore[assignment]
     """Report how busy the orchestrator and its peers are. Counters are sums since the start: the
     difference of two calls makes a rate.
+    """
+    GetAcceptanceHistory: _aio.UnaryStreamMultiCallable[_orchestrator_pb2.GetAcceptanceHistoryRequest, _orchestrator_pb2.GetAcceptanceHistoryResponse]  # type: ignore[assignment]
+    """Return how many draft tokens the target accepted, by hour and task, of all callers together and
+    of all orchestrators that share the store. Where callers are identified, operators alone may
+    ask. `slipstream drift` reads this.
+
+    Errors: INVALID_FIELDS, OPERATORS_ONLY, STORE_UNAVAILABLE.
     """
     Tokenize: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.TokenizeRequest, _orchestrator_pb2.TokenizeResponse]  # type: ignore[assignment]
     """Return the tokens of a text or a conversation: those that Generate would answer. Nothing is
@@ -548,6 +562,19 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_orchestrator_pb2.GetStatusResponse, _abc.Awaitable[_orchestrator_pb2.GetStatusResponse]]:
         """Report how busy the orchestrator and its peers are. Counters are sums since the start: the
         difference of two calls makes a rate.
+        """
+
+    @_abc_1.abstractmethod
+    def GetAcceptanceHistory(
+        self,
+        request: _orchestrator_pb2.GetAcceptanceHistoryRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_orchestrator_pb2.GetAcceptanceHistoryResponse], _abc.AsyncIterator[_orchestrator_pb2.GetAcceptanceHistoryResponse]]:
+        """Return how many draft tokens the target accepted, by hour and task, of all callers together and
+        of all orchestrators that share the store. Where callers are identified, operators alone may
+        ask. `slipstream drift` reads this.
+
+        Errors: INVALID_FIELDS, OPERATORS_ONLY, STORE_UNAVAILABLE.
         """
 
     @_abc_1.abstractmethod

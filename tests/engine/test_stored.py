@@ -94,6 +94,7 @@ RESOLVED = st.builds(
         st.booleans(),
     ),
     st.booleans(),
+    st.sampled_from(["", "summaries"]),
 )
 SETTINGS = st.builds(
     GenerationSettings,
@@ -107,6 +108,7 @@ SETTINGS = st.builds(
     acceptance=st.none() | st.sampled_from(Acceptance),
     draft_length=st.none() | st.just(ADAPTIVE) | st.integers(0, 8),
     proposer=st.none() | st.sampled_from(Source),
+    task=st.sampled_from([None, "", "summaries"]),
     cleared=st.just(()) | st.just(("stop_strings", "temperature")),
 )
 

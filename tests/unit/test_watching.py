@@ -186,7 +186,7 @@ def begin(watching: Watching, session: str = "s", turn: int = 1, content: str | 
     rule = SamplingRule()
     resolved = ResolvedTurn(RoundTerms(rule, SpeculationSettings()), TurnLimits(100, 1000))
     return watching.begin_turn(
-        TurnBegun("model", session, "", turn, resolved, AcceptanceWindow(), Context(), content=content)
+        TurnBegun("model", "t", session, "", turn, resolved, AcceptanceWindow(), Context(), content=content)
     )
 
 

@@ -9,6 +9,7 @@ from typing import TypeVar
 from orchestrator.errors import PromptTooLongError
 from orchestrator.rounds.terms import LEAD, LEAD_BEFORE_STOP_STRINGS, Prediction, RoundTerms
 from orchestrator.sessions.conversation.settings import ADAPTIVE, GenerationSettings
+from orchestrator.sessions.conversation.tasks import task_violations
 from orchestrator.sessions.conversation.turn_limits import TurnLimits
 from orchestrator.speculation.settings import SpeculationSettings
 from slipstream.errors import FieldViolation, InvalidFieldsError
@@ -72,6 +73,9 @@ class ResolvedTurn:
 
     tells_origins: bool = False
     """True if readers get the origin of each token."""
+    task: str = ""
+    """The request's tag, by which acceptance is counted; empty: none. The text never depends on
+    it."""
 
     def room(self, prompt_length: int) -> int:
         """Return how many tokens an answer may have after a prompt of that length."""
@@ -123,6 +127,7 @@ def resolve_settings(
         ),
         limits,
         bool(settings.token_origins),
+        settings.task or "",
     )
     violations = [*_rule_violations(rule, model), *_violations(settings, resolved, prompt_length, model)]
     if violations:
@@ -271,6 +276,7 @@ def _violations(
         ),
     )
     violations = [FieldViolation(name, description) for name, right, description in checks if not right]
+    violations += task_violations(resolved.task)
     if settings.structure is not None:
         violations += _structure_conflicts(settings)
     return violations

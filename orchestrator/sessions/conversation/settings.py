@@ -39,6 +39,7 @@ class GenerationSettings(SamplingFields[float | None, int | None]):
     proposal_top_k: int | None = None
     draft_length: int | Literal["adaptive"] | None = None
     proposer: Source | None = None
+    task: str | None = None
     cleared: tuple[str, ...] = ()
 
     def over(self, below: GenerationSettings) -> GenerationSettings:

@@ -101,6 +101,7 @@ class TurnStarter:
         watch = self._watcher.begin_turn(
             TurnBegun(
                 pair.target.name,
+                pair.target.weights_fingerprint,
                 session.id,
                 record.stored.principal,
                 session.turn_count,

@@ -19,6 +19,8 @@ class TurnBegun:
     ``previous`` turn's."""
 
     model_name: str
+    target: str
+    """Fingerprint of the target's weights."""
     session_id: str
     principal: str
     """The principal that owns the session."""

@@ -32,6 +32,9 @@ def chat(
     seed: Annotated[int | None, typer.Option(help="same seed, same text")] = None,
     max_tokens: Annotated[int | None, typer.Option(help="most tokens an answer may have")] = None,
     draft_length: DraftLength = None,
+    task: Annotated[
+        str | None, typer.Option(help="tag by which the server counts acceptance; see slipstream drift")
+    ] = None,
     prediction: Annotated[
         Path | None, typer.Option(help="UTF-8 file that the answers probably repeat in large part: they come sooner")
     ] = None,
@@ -49,6 +52,7 @@ def chat(
         seed=seed,
         max_token_count=max_tokens,
         draft_length=draft_length,
+        task=task,
         token_origins=show_rounds or None,
     )
     with refusals(server.address):

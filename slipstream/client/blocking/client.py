@@ -318,6 +318,20 @@ class Client:
             self.stub.GetStatus, orchestrator_pb2.GetStatusRequest(), self._connection.attempts(timeout)
         )
 
+    def acceptance_history(
+        self, hour_count: int = 0, *, timeout: float | None = None
+    ) -> orchestrator_pb2.GetAcceptanceHistoryResponse:
+        """Return how many draft tokens the target accepted, by hour and task: of the last
+        ``hour_count`` hours, or by default of eight days. PeerError if the caller is no
+        operator."""
+        request = orchestrator_pb2.GetAcceptanceHistoryRequest(hour_count=hour_count)
+        whole = orchestrator_pb2.GetAcceptanceHistoryResponse()
+        for part in self._connection.collect(
+            self.stub.GetAcceptanceHistory, request, self._connection.attempts(timeout)
+        ):
+            whole.MergeFrom(part)
+        return whole
+
     def call_json(self, method: str, request: Mapping[str, Any], *, timeout: float | None = None) -> dict[str, Any]:
         """Call a method that has one response, such as "GetSession", with request and response in
         protobuf's JSON. PeerError also if the request has an unknown field or a wrong value."""

@@ -1,0 +1,142 @@
+"""The findings of ``slipstream drift`` as a table, and as JSON."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from slipstream.cli.words import plural
+from slipstream.drift.advice import advice, shown_fingerprint, shown_task
+from slipstream.drift.change import WEEK_HOURS, State
+from slipstream.drift.counts import Counts
+from slipstream.drift.findings import Finding, worse
+from slipstream.v1 import acceptance_pb2
+
+_TEMPERATURES = ("0", "to 0.5", "to 1", "to 1.5", "above 1.5")
+_STYLES = {State.WORSE: "red", State.BETTER: "green", State.FEW: "dim"}
+
+
+def print_report(findings: Sequence[Finding], changes: Sequence[acceptance_pb2.TargetChange], console: Console) -> None:
+    """Print a table, what to do, and changes of the target in the last week."""
+    if findings:
+        console.print(_table(findings))
+    else:
+        console.print("no draft tokens in the last eight days", soft_wrap=True)
+    for change in _recent(changes):
+        console.print(f"target: {_change(change)}", markup=False, soft_wrap=True)
+    for sentence in advice(findings):
+        console.print(f"what to do: {sentence}", markup=False, soft_wrap=True)
+    if findings:
+        console.print(_verdict(findings), soft_wrap=True)
+
+
+def as_dict(findings: Sequence[Finding], changes: Sequence[acceptance_pb2.TargetChange]) -> dict[str, Any]:
+    """Return everything as JSON has it. Times are UTC."""
+    return {
+        "drift": bool(worse(findings)),
+        "findings": [_finding(finding) for finding in findings],
+        "target_changes": [
+            {
+                "since": change.since.ToJsonString(),
+                "name": change.name,
+                "fingerprint": change.fingerprint,
+                "previous_fingerprint": change.previous_fingerprint,
+            }
+            for change in changes
+        ],
+        "advice": advice(findings),
+    }
+
+
+def _table(findings: Sequence[Finding]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    columns = ("task", "temperature", "last week", "now", "difference", "tokens now", "", "since", "draft", "target")
+    for name in columns:
+        right = name in ("last week", "now", "difference", "tokens now")
+        table.add_column(name, justify="right" if right else "left", no_wrap=name != "task", overflow="fold")
+    for finding in findings:
+        table.add_row(*_cells(finding), style=_STYLES.get(finding.comparison.state))
+    return table
+
+
+def _cells(finding: Finding) -> tuple[str, ...]:
+    found = finding.comparison
+    is_judged = found.state is not State.FEW
+    return (
+        shown_task(finding.task),
+        _temperature(finding.temperature_class),
+        f"{found.before.acceptance:.3f}" if found.before.drafted else "-",
+        f"{found.now.acceptance:.3f}" if found.now.drafted else "-",
+        f"{found.difference:+.3f} ± {found.error:.3f}" if is_judged else "-",
+        str(found.now.drafted),
+        found.state.value,
+        "" if found.since is None else datetime.fromtimestamp(found.since * 3600).strftime("%Y-%m-%d %H:%M"),
+        _changed(finding.pair_before.draft, finding.pair.draft),
+        _changed(finding.pair_before.target, finding.pair.target),
+    )
+
+
+def _temperature(number: int) -> str:
+    return _TEMPERATURES[number] if 0 <= number < len(_TEMPERATURES) else str(number)
+
+
+def _changed(before: str, now: str) -> str:
+    before, now = shown_fingerprint(before), shown_fingerprint(now)
+    return now if before == now else f"{before} > {now}"
+
+
+def _recent(changes: Sequence[acceptance_pb2.TargetChange]) -> list[acceptance_pb2.TargetChange]:
+    return [change for change in changes if change.since.seconds > time.time() - WEEK_HOURS * 3600]
+
+
+def _change(change: acceptance_pb2.TargetChange) -> str:
+    when = change.since.ToDatetime(UTC).astimezone().strftime("%Y-%m-%d %H:%M")
+    before, now = shown_fingerprint(change.previous_fingerprint), shown_fingerprint(change.fingerprint)
+    return f"since {when} it is {change.name} with fingerprint {now}; before that {before}"
+
+
+def _verdict(findings: Sequence[Finding]) -> str:
+    found = worse(findings)
+    if found:
+        return f"drift: {plural(len({finding.task for finding in found}), 'task')} below last week"
+    if all(finding.comparison.state is State.FEW for finding in findings):
+        return "too few tokens to judge: now, or in the week before"
+    return "no drift"
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    found = finding.comparison
+    cause = finding.cause
+    return {
+        "task": finding.task,
+        "temperature_class": finding.temperature_class,
+        "state": found.state.value.replace(" ", "_"),
+        "since": None if found.since is None else _utc(found.since),
+        "last_week": _counted(found.before),
+        "now": _counted(found.now),
+        "difference": found.difference if found.before.drafted and found.now.drafted else None,
+        "standard_error": found.error if found.state is not State.FEW else None,
+        "cause": None if cause is None else cause.value,
+        "draft": finding.pair.draft,
+        "previous_draft": finding.pair_before.draft,
+        "target": finding.pair.target,
+        "previous_target": finding.pair_before.target,
+    }
+
+
+def _counted(counts: Counts) -> dict[str, Any]:
+    return {
+        "acceptance": counts.acceptance if counts.drafted else None,
+        "draft_token_count": counts.drafted,
+        "accepted_token_count": counts.accepted,
+        "turn_count": counts.turns,
+    }
+
+
+def _utc(hour: int) -> str:
+    return datetime.fromtimestamp(hour * 3600, UTC).isoformat().replace("+00:00", "Z")

@@ -1,0 +1,104 @@
+"""Findings for each task and temperature, with the draft and the target behind them."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple
+
+from slipstream.drift.change import WEEK_HOURS, Comparison, Demand, Hour, State, compare
+from slipstream.drift.counts import NOTHING, Counts
+from slipstream.v1 import acceptance_pb2
+
+NOT_DRAFTS: Final = frozenset({"ngram", "prediction"})
+"""Sources whose acceptance says nothing about a draft."""
+
+
+class Cause(Enum):
+    """The part that changed when acceptance did."""
+
+    TARGET = "target"
+    DRAFT = "draft"
+    REQUESTS = "requests"
+    """Neither the target nor the draft: the requests, or the draft does not work as it did."""
+
+
+class Pair(NamedTuple):
+    """Fingerprints of a target and a draft."""
+
+    target: str
+    draft: str
+
+
+NO_PAIR: Final = Pair("", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The comparison of one task at one class of temperatures."""
+
+    task: str
+    temperature_class: int
+    comparison: Comparison
+    pair_before: Pair
+    """The pair that made most of the tokens before the change."""
+    pair: Pair
+    """The pair that made most of the tokens since then."""
+
+    @property
+    def cause(self) -> Cause | None:
+        """The cause by what changed at the same time; None without a change for the worse."""
+        if self.comparison.state is not State.WORSE:
+            return None
+        if self.pair.target != self.pair_before.target:
+            return Cause.TARGET
+        return Cause.DRAFT if self.pair.draft != self.pair_before.draft else Cause.REQUESTS
+
+
+def findings_of(hours: Iterable[acceptance_pb2.AcceptanceHour], demand: Demand) -> list[Finding]:
+    """Return a finding for each task and class of temperatures: the worst first, then by name."""
+    series: Mapping[tuple[str, int], dict[tuple[int, Pair], Counts]] = defaultdict(dict)
+    for row in hours:
+        if row.draft not in NOT_DRAFTS:
+            moment = row.hour.seconds // 3600, Pair(row.target_fingerprint, row.draft)
+            series[row.task, row.temperature_class][moment] = Counts.of(row)
+    found = [_finding(task, temperature, counts, demand) for (task, temperature), counts in series.items()]
+    return sorted(found, key=_rank)
+
+
+def _finding(task: str, temperature: int, by_pair: Mapping[tuple[int, Pair], Counts], demand: Demand) -> Finding:
+    by_hour: dict[int, Counts] = {}
+    for (hour, _), counts in by_pair.items():
+        by_hour[hour] = by_hour.get(hour, NOTHING) + counts
+    hours = [Hour(hour, by_hour[hour]) for hour in sorted(by_hour)]
+    comparison = compare(hours, demand)
+    last = hours[-1].hour + 1
+    since = comparison.since if comparison.since is not None else last
+    before = _pair_of(by_pair, range(since - WEEK_HOURS, since))
+    now = _pair_of(by_pair, range(since, last)) if comparison.since is not None else before
+    return Finding(task, temperature, comparison, before, now)
+
+
+def _pair_of(by_pair: Mapping[tuple[int, Pair], Counts], hours: range) -> Pair:
+    """Return the pair that made most of the tokens of some hours."""
+    drafted: Counter[Pair] = Counter()
+    for (hour, pair), counts in by_pair.items():
+        if hour in hours:
+            drafted[pair] += counts.drafted
+    return drafted.most_common(1)[0][0] if drafted else NO_PAIR
+
+
+_ORDER: Final = (State.WORSE, State.BETTER, State.STEADY, State.FEW)
+
+
+def _rank(finding: Finding) -> tuple[int, float, str, int]:
+    state = finding.comparison.state
+    fall = finding.comparison.difference if state is State.WORSE else 0.0
+    return _ORDER.index(state), fall, finding.task, finding.temperature_class
+
+
+def worse(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings of drift."""
+    return [finding for finding in findings if finding.comparison.state is State.WORSE]
