@@ -8,6 +8,7 @@ from importlib.util import find_spec
 _MARKS = {
     "compiled": ("numba", "safetensors", "tokenizers", "pydantic_settings"),
     "torch": ("torch", "transformers"),
+    "distill": ("torch", "transformers", "peft"),
     "embedded": ("slipstream.embedded",),
     "orchestrator": ("jinja2", "pydantic_settings"),
     "gateway": ("fastapi", "pydantic_settings", "uvicorn"),

@@ -18,7 +18,12 @@ def read_settings(kind: type[SettingsT], service_name: str) -> SettingsT:
     try:
         return kind()
     except ValidationError as error:
-        sys.exit(f"{service_name}: {'; '.join(map(_sentence, error.errors()))}")
+        sys.exit(f"{service_name}: {sentences(error)}")
+
+
+def sentences(error: ValidationError) -> str:
+    """Return what is wrong with the values, each by its flag, in one line."""
+    return "; ".join(map(_sentence, error.errors()))
 
 
 def _sentence(fault: ErrorDetails) -> str:

@@ -170,6 +170,13 @@ def read_shard(path: Path) -> Shard:
 
 def read_shards(folder: Path) -> Iterator[SequenceRecord]:
     """Yield the sequences of all shards of a folder, in the order in which they were written.
+    RecordsError as in `each_shard`."""
+    for _, shard in each_shard(folder):
+        yield from shard.records
+
+
+def each_shard(folder: Path) -> Iterator[tuple[Path, Shard]]:
+    """Yield the shards of a folder with their paths, the oldest first.
 
     RecordsError if there are none, if a shard cannot be read, has no text, or is of another target
     than the first one. A shard that a running verifier rotates away meanwhile is left out.
@@ -187,7 +194,7 @@ def read_shards(folder: Path) -> Iterator[SequenceRecord]:
             raise RecordsError(
                 f"{path} is of another target than {first[0].name}: {difference}. Use one folder for each target"
             )
-        yield from shard.records
+        yield path, shard
     if first is None:
         raise RecordsError(f"{folder} has no shards of collected positions (NNNNNN.safetensors)")
 

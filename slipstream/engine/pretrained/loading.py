@@ -50,11 +50,11 @@ _AGAIN = "copy, download or export it again"
 
 
 def load_pretrained(
-    name: str, *, device: str, dtype: str, attention: str, experts: str | None = None, trust: Trust = NO_TRUST
+    name: str, *, device: str, dtype: str, attention: str | None, experts: str | None = None, trust: Trust = NO_TRUST
 ) -> Any:
-    """A ``PreTrainedModel`` on its device with an implementation of ``attention`` and, if not
-    transformers' own, of ``experts``, ready to serve. UnsupportedModelError says what is missing or
-    wrong."""
+    """A ``PreTrainedModel`` on its device with an implementation of ``attention`` (None: what
+    transformers prefers) and, if not transformers' own, of ``experts``, ready to serve.
+    UnsupportedModelError says what is missing or wrong."""
     settle_vector_math()
     directory = directory_of(name, weights=True, trust=trust)
     config = read_config(directory, name, trust)
@@ -266,7 +266,7 @@ def refuse_no_numbers(model: Any, name: str) -> None:
         )
 
 
-def _why(error: Exception, said: list[str], config: Any, attention: str, name: str, where: str) -> str:
+def _why(error: Exception, said: list[str], config: Any, attention: str | None, name: str, where: str) -> str:
     architecture = architecture_of(config)
     if isinstance(error, pickle.UnpicklingError):  # torch's own words advise to load it by all means
         return (

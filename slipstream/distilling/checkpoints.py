@@ -1,0 +1,95 @@
+"""The folder of an unfinished training: its checkpoint, with which a stopped training goes on, and
+the new draft until it is whole."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+
+from slipstream.distilling.errors import DistilError
+from slipstream.engine.checkpoint import one_line
+
+_UNFINISHED = ".unfinished"
+_STATE = "state.pt"
+_PLAN = "plan.json"
+
+
+class Workplace:
+    """The folder ``OUT.unfinished``, which becomes ``OUT``. A checkpoint belongs to a *plan*: the
+    settings and the digests of draft and data, which a resumed training must share."""
+
+    def __init__(self, out: Path, plan: Mapping[str, Any]) -> None:
+        """Take or make the folder. DistilError if ``out`` exists, or if a training with another
+        plan was begun there."""
+        if out.exists() or out.is_symlink():
+            raise DistilError(f"--out {out} exists already: name a new folder")
+        self.out = out
+        self.folder = out.with_name(f"{out.name}{_UNFINISHED}")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._take(json.loads(json.dumps(plan)))
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def _take(self, plan: dict[str, Any]) -> None:
+        path = self.folder / _PLAN
+        if not (self.folder / _STATE).exists():
+            path.write_text(json.dumps(plan), encoding="utf-8")
+            return
+        try:
+            begun = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError:
+            begun = {}
+        other = [f"{key} {begun.get(key)}" for key, value in plan.items() if begun.get(key) != value]
+        if other:
+            raise DistilError(
+                f"{self.folder} holds a training that was begun with other values ({', '.join(other)}): go on with them, "
+                "delete the folder, or name another --out"
+            )
+
+    def save(self, state: Mapping[str, Any]) -> None:
+        """Write a checkpoint in place of the last one. DistilError."""
+        unfinished = self.folder / f"{_STATE}{_UNFINISHED}"
+        try:
+            torch.save(dict(state), unfinished)
+            unfinished.replace(self.folder / _STATE)
+        except (OSError, RuntimeError) as error:  # torch raises either on a full disk
+            unfinished.unlink(missing_ok=True)
+            raise self._unwritable(error) from error
+
+    def load(self) -> dict[str, Any] | None:
+        """Return the last checkpoint; None if there is none. DistilError if it is damaged."""
+        path = self.folder / _STATE
+        if not path.exists():
+            return None
+        try:
+            state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        except (OSError, RuntimeError, ValueError, LookupError, EOFError, pickle.UnpicklingError) as error:
+            raise DistilError(f"{path} is damaged: delete {self.folder} to begin again") from error
+        return state
+
+    @contextmanager
+    def writing(self) -> Iterator[Path]:
+        """Give a folder for the draft's files. It becomes ``out`` if no error comes. DistilError if
+        something cannot be written."""
+        folder = self.folder / "model"
+        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            folder.mkdir()
+            yield folder
+            folder.rename(self.out)
+        except (OSError, SafetensorError) as error:  # a full disk is either
+            shutil.rmtree(folder, ignore_errors=True)
+            raise self._unwritable(error) from error
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _unwritable(self, error: Exception) -> DistilError:
+        return DistilError(f"--out {self.out} cannot be written: {one_line(error)}")

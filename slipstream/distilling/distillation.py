@@ -1,0 +1,126 @@
+"""The course of a distillation: read, measure, train, measure again, write."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from slipstream.distilling.checkpoints import Workplace
+from slipstream.distilling.dataset import Dataset, read_dataset
+from slipstream.distilling.errors import DistilError
+from slipstream.distilling.estimate import Estimates, estimated
+from slipstream.distilling.examples import in_order
+from slipstream.distilling.folder import Lineage, weights_digest, write_folder
+from slipstream.distilling.records import SequenceRecord
+from slipstream.distilling.settings import DistilSettings
+from slipstream.distilling.student import Student, draft_directory
+from slipstream.distilling.training import Training
+from slipstream.hosting.tokenizer_files import embedded_directory, load_tokenizer_files
+
+Tell = Callable[[str], None]
+
+_WHERE_PLACED = ("config", "out", "device", "threads", "checkpoint_seconds")
+"""Settings that a resumed training may change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A finished distillation."""
+
+    before: Estimates
+    after: Estimates
+    data: Dataset
+
+
+def distil(settings: DistilSettings, tell: Tell, stopped: Callable[[], bool] = lambda: False) -> Result:
+    """Train ``settings.draft`` on the data, and write the new draft into ``settings.out``.
+
+    ``tell`` gets lines about the progress. Raises StoppedError once ``stopped`` answers True, and
+    SlipstreamError with what would be right.
+    """
+    began = time.time()
+    directory, out = draft_directory(settings.draft), Path(settings.out).expanduser()
+    student = Student(directory, settings)
+    length = min(settings.max_length, student.context_length)
+    data = read_dataset(Path(settings.data).expanduser(), max_length=length, held_out=settings.held_out)
+    _refuse_other_tokenizers(settings, data)
+    tell(_size_of(data))
+    digest = weights_digest(directory)
+    workplace = Workplace(out, _plan(settings, data, digest))
+    before = _measure(student, data.held_out, settings, data)
+    tell(f"acceptance before: {_tokens(before)}")
+    if settings.lora_rank:
+        student.adapt(settings.lora_rank)
+    training = Training(student, data.training, data.facts.vocabulary_size, settings, workplace)
+    if training.step:
+        tell(f"resumed after step {training.step}")
+    training.run(Progress(tell, training.step), stopped)
+    student.settle()
+    after = _measure(student, data.held_out, settings, data)
+    lineage = Lineage(settings, data, digest, before, after, began, training.seconds)
+    write_folder(student, directory, workplace, lineage)
+    return Result(before, after, data)
+
+
+class Progress:
+    """Tells how far a training is, now and then."""
+
+    def __init__(self, tell: Tell, first_step: int, every_seconds: float = 5.0) -> None:
+        self._tell, self._first_step, self._every = tell, first_step, every_seconds
+        self._began = self._next = time.monotonic()
+        self._losses: list[float] = []
+
+    def __call__(self, step: int, step_count: int, loss: float) -> None:
+        """Count a step."""
+        self._losses.append(loss)
+        now = time.monotonic()
+        if now < self._next and step < step_count:
+            return
+        left = (now - self._began) / (step - self._first_step) * (step_count - step)
+        mean = sum(self._losses) / len(self._losses)
+        self._tell(f"step {step} of {step_count}: loss {mean:.4f}, {left:.0f} s left")
+        self._next, self._losses = now + self._every, []
+
+
+def _measure(student: Student, records: Sequence[SequenceRecord], settings: DistilSettings, data: Dataset) -> Estimates:
+    student.model.eval()
+    return estimated(
+        student.logits,
+        in_order(records, settings.batch_tokens),
+        temperature=settings.temperature,
+        vocabulary_size=data.facts.vocabulary_size,
+        device=settings.device,
+    )
+
+
+def _refuse_other_tokenizers(settings: DistilSettings, data: Dataset) -> None:
+    """Raise DistilError unless draft, target and data have one tokenizer."""
+    wanted = data.facts.tokenizer_fingerprint
+    for role, model in (("target", settings.target), ("draft", settings.draft)):
+        name = str(embedded_directory(role)) if model == "embedded" else model
+        own = load_tokenizer_files(name, weights=False).fingerprint
+        if own != wanted:
+            raise DistilError(
+                f"--{role} {model} has another tokenizer ({own[:12]}) than the target of --data, {data.facts.name} "
+                f"({wanted[:12]}): token ids mean other texts, so it cannot be trained on them"
+            )
+
+
+def _plan(settings: DistilSettings, data: Dataset, digest: str) -> dict[str, object]:
+    given = settings.model_dump(exclude={*_WHERE_PLACED})
+    return given | {"draft_weights": digest, "shards": [shard.sha256 for shard in data.shards]}
+
+
+def _size_of(data: Dataset) -> str:
+    rows = sum(len(record.positions) for record in data.training)
+    unused = f"; {data.unused_count} sequences have none in reach" if data.unused_count else ""
+    return (
+        f"{len(data.training):,} sequences with {rows:,} positions to train on, {len(data.held_out):,} sequences held "
+        f"out{unused}"
+    )
+
+
+def _tokens(estimates: Estimates) -> str:
+    return f"{estimates.greedy.token:.3f} greedy, {estimates.sampled.token:.3f} sampled"

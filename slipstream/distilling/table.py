@@ -1,0 +1,28 @@
+"""The table of a draft's acceptance before and after."""
+
+from __future__ import annotations
+
+from slipstream.distilling.dataset import Dataset
+from slipstream.distilling.estimate import POSITIONS, Estimate, Estimates
+
+
+def table(before: Estimates, after: Estimates, data: Dataset, temperature: float) -> str:
+    """Return the acceptance by position, as text."""
+    head = "".join(f"{position:>7}" for position in range(1, POSITIONS + 1))
+    lines = [
+        f"Acceptance by position, on {len(data.held_out):,} held-out sequences with {after.row_count:,} tokens.",
+        "Estimated from the records: if a hint began at each token, the share of hints whose first k tokens",
+        f"the target accepts. At temperature {temperature:g} first tokens are right within {after.error_bound:.1g}.",
+        f"{'':24}{head}",
+    ]
+    for name, pair in (
+        ("temperature 0", (before.greedy, after.greedy)),
+        (f"temperature {temperature:g}", (before.sampled, after.sampled)),
+    ):
+        if name == "temperature 0" or temperature > 0:
+            lines += [_line(f"{name:16}{when}", each) for when, each in zip(("before", "after"), pair, strict=True)]
+    return "\n".join(lines)
+
+
+def _line(name: str, estimate: Estimate) -> str:
+    return f"{name:24}" + "".join(f"{share:7.3f}" for share in estimate.by_position)

@@ -1,0 +1,217 @@
+"""A draft is trained on its target's records, and the training can be stopped, resumed and read."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+from slipstream.distilling.distillation import Result, distil
+from slipstream.distilling.errors import DistilError
+from slipstream.distilling.option_texts import TEXTS
+from slipstream.distilling.records import RecordsError
+from slipstream.distilling.settings import DistilSettings, as_yaml, read_settings
+from slipstream.distilling.training import StoppedError
+from slipstream.engine.checkpoint import check_config, check_weights
+from slipstream.engine.errors import UnsupportedModelError
+from tests import collected, tiny_models
+
+PROMPT_COUNT = 30
+
+
+class Material(NamedTuple):
+    """A target, a draft that agrees at times, and what was collected of the target."""
+
+    target: Path
+    draft: Path
+    data: Path
+
+
+@pytest.fixture(scope="module")
+def material(tmp_path_factory: pytest.TempPathFactory) -> Material:
+    folder = tmp_path_factory.mktemp("distilling")
+    model = tiny_models.build("llama", hidden_size=32, intermediate_size=64, num_hidden_layers=1)
+    with torch.no_grad():
+        model.lm_head.weight *= 4  # the target is sure of its next token
+    target = tiny_models.save(model, folder / "target")
+    rng = random.Random(0)
+    prompts = [[rng.randrange(3, 60) for _ in range(rng.randint(3, 6))] for _ in range(PROMPT_COUNT)]
+    records = [collected.record_of(model, prompt, 10) for prompt in prompts]
+    data = collected.write(folder / "data", target, records)
+    draft = tiny_models.save(tiny_models.perturbed(model, 0.2), folder / "draft")
+    return Material(target, draft, data)
+
+
+def settings(material: Material, out: Path, **changes: Any) -> DistilSettings:
+    given: dict[str, Any] = {name: str(path) for name, path in material._asdict().items()}
+    given |= {"out": str(out), "learning_rate": 3e-3, "epochs": 6, "batch_tokens": 100, "held_out": 0.3} | changes
+    return DistilSettings(**given)
+
+
+def after_steps(count: int) -> Callable[[], bool]:
+    """Return a user who stops the training after so many steps."""
+    steps = iter(range(1, count))
+    return lambda: next(steps, None) is None
+
+
+def train(material: Material, out: Path, **changes: Any) -> Result:
+    return distil(settings(material, out, **changes), lambda _: None)
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def assert_equal(one: Path, other: Path) -> None:
+    first, second = weights(one), weights(other)
+    assert first.keys() == second.keys()
+    for name, weight in first.items():
+        assert torch.equal(weight, second[name]), name
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_the_target_accepts_more_of_the_new_draft(material: Material, tmp_path: Path, optimizer: str) -> None:
+    result = train(material, tmp_path / "new", optimizer=optimizer)
+    assert result.after.sampled.token > result.before.sampled.token
+    assert result.after.sampled.by_position[3] > result.before.sampled.by_position[3]
+    assert [path.name for path in tmp_path.iterdir()] == ["new"], "nothing is left beside it"
+    check_config(tmp_path / "new", "it")
+    assert check_weights(tmp_path / "new", "it")
+    for name in ("tokenizer.json", "chat_template.jinja"):
+        assert (tmp_path / "new" / name).read_bytes() == (material.draft / name).read_bytes()
+
+
+def test_its_lineage_names_all_that_it_was_made_from(material: Material, tmp_path: Path) -> None:
+    result = train(material, tmp_path / "new", epochs=1)
+    again = train(material._replace(draft=tmp_path / "new"), tmp_path / "newer", epochs=1)
+    said = json.loads((tmp_path / "newer" / "lineage.json").read_text())
+    assert said["target"]["weights_fingerprint"] == collected.WEIGHTS
+    assert [shard["name"] for shard in said["data"]["shards"]] == ["000001.safetensors"]
+    assert said["data"]["shards"][0]["row_count"] == PROMPT_COUNT * 10
+    assert said["acceptance"]["after"]["sampled"]["by_position"] == again.after.sampled.by_position
+    first = json.loads((tmp_path / "new" / "lineage.json").read_text())
+    assert said["base_draft"]["lineage"] == first
+    assert said["base_draft"]["weights_sha256"] == first["draft"]["weights_sha256"]
+    assert f"{result.after.row_count:,} tokens" in (tmp_path / "new" / "README.md").read_text()
+    kept = read_settings(["--config", str(tmp_path / "new" / "distill.yaml"), "--out", str(tmp_path / "third")])
+    assert kept.out == str(tmp_path / "third") and kept.epochs == 1
+
+
+@pytest.mark.parametrize("changes", [{}, {"optimizer": "muon"}, {"lora_rank": 4, "learning_rate": 0.02}])
+def test_a_stopped_training_goes_on_to_equal_weights(
+    material: Material, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    train(material, tmp_path / "whole", **changes)
+    for steps in (1, 8):
+        with pytest.raises(StoppedError):
+            distil(settings(material, tmp_path / "new", **changes), lambda _: None, after_steps(steps))
+        assert not (tmp_path / "new").exists()
+    told: list[str] = []
+    distil(settings(material, tmp_path / "new", **changes), told.append)
+    assert "resumed after step 9" in told
+    assert_equal(tmp_path / "whole", tmp_path / "new")
+
+
+def test_a_seed_gives_equal_weights_and_another_one_gives_others(material: Material, tmp_path: Path) -> None:
+    for name, seed in (("one", 1), ("same", 1), ("other", 2)):
+        train(material, tmp_path / name, seed=seed, epochs=2)
+    assert_equal(tmp_path / "one", tmp_path / "same")
+    key = "model.layers.0.mlp.up_proj.weight"
+    assert not torch.equal(weights(tmp_path / "one")[key], weights(tmp_path / "other")[key])
+
+
+def test_adapters_are_merged_into_plain_weights(material: Material, tmp_path: Path) -> None:
+    result = train(material, tmp_path / "new", lora_rank=8, learning_rate=0.02)
+    loaded = train(material._replace(draft=tmp_path / "new"), tmp_path / "newer", epochs=1)
+    assert loaded.before == result.after != result.before
+    base, new = weights(material.draft), weights(tmp_path / "new")
+    assert base.keys() == new.keys()
+    changed = [name for name in base if not torch.equal(base[name], new[name])]
+    assert changed and all(name.endswith("_proj.weight") for name in changed)
+    assert check_weights(tmp_path / "new", "it")
+
+
+@pytest.mark.parametrize("family", ["gpt2", "opt", "gemma2", "qwen2_moe"])
+def test_any_draft_of_transformers_is_trained(material: Material, tmp_path: Path, family: str) -> None:
+    draft = tiny_models.save(tiny_models.build(family), tmp_path / "draft")
+    result = train(material._replace(draft=draft), tmp_path / "new", epochs=1)
+    assert result.after != result.before
+
+
+def test_what_cannot_be_trained_is_refused_by_name(material: Material, tmp_path: Path) -> None:
+    other = shutil.copytree(material.draft, tmp_path / "other")
+    tokenizer = json.loads((other / "tokenizer.json").read_text())
+    tokenizer["model"]["merges"].pop()
+    (other / "tokenizer.json").write_text(json.dumps(tokenizer))
+    records = [collected.record_of(tiny_models.build("llama"), [5, 6], 4)]
+    alone = collected.write(tmp_path / "alone", material.target, records)
+    secret = collected.write(tmp_path / "secret", material.target, records, with_text=False)
+    huge = tiny_models.build("llama")
+    with torch.no_grad():
+        huge.lm_head.weight *= 1e38
+    endless = tiny_models.save(huge, tmp_path / "endless")
+    (tmp_path / "there").mkdir()
+    for changes, error, named in (
+        ({"draft": str(other)}, DistilError, "--draft .*other has another tokenizer"),
+        ({"target": str(other)}, DistilError, "--target .*other has another tokenizer"),
+        ({"draft": str(tmp_path / "none")}, UnsupportedModelError, "no model directory"),
+        ({"data": str(tmp_path / "none")}, RecordsError, "does not exist"),
+        ({"data": str(tmp_path / "there")}, RecordsError, "no shards"),
+        ({"data": str(alone)}, DistilError, "one prompt only"),
+        ({"data": str(secret)}, RecordsError, "without text"),
+        ({"max_length": 2}, DistilError, "no collected position in the first 2 tokens"),
+        ({"out": str(tmp_path / "there")}, DistilError, "exists already"),
+        ({"out": "/proc/new"}, DistilError, "cannot be written"),
+        ({"draft": str(endless)}, DistilError, "the gradient of step 1 is nan: lower --learning-rate"),
+    ):
+        with pytest.raises(error, match=named):
+            distil(settings(material, tmp_path / "new", **changes), print)
+        assert not (tmp_path / "new").exists()
+
+
+def test_a_training_begun_with_other_values_is_not_resumed(material: Material, tmp_path: Path) -> None:
+    with pytest.raises(StoppedError):
+        distil(settings(material, tmp_path / "new"), lambda _: None, after_steps(2))
+    with pytest.raises(DistilError, match=r"begun with other values \(kl 0.5\)"):
+        train(material, tmp_path / "new", kl=0.1)
+    (tmp_path / "new.unfinished" / "state.pt").write_bytes(b"half")
+    with pytest.raises(DistilError, match=r"state.pt is damaged: delete"):
+        train(material, tmp_path / "new")
+
+
+def test_settings_come_from_a_file_and_from_flags(tmp_path: Path) -> None:
+    file = tmp_path / "distill.yaml"
+    file.write_text("target: t\ndraft: d\ndata: x\nout: o\nlearning-rate: 1e-3\nepochs: 7\n")
+    read = read_settings(["--config", str(file), "--epochs", "2"])
+    assert (read.target, read.learning_rate, read.epochs) == ("t", 0.001, 2)
+    assert yaml.safe_load(as_yaml(read))["epochs"] == 2
+    for text, named in (
+        ("epochs: none", "--epochs should be a valid integer"),
+        ("rate: 1", "--rate Extra inputs are not permitted"),
+        ("- 1", "must map names"),
+        ("a: [", "is not YAML"),
+    ):
+        file.write_text(text)
+        with pytest.raises(DistilError, match=named):
+            read_settings(["--config", str(file)])
+    with pytest.raises(DistilError, match="cannot be read"):
+        read_settings(["--config", str(tmp_path / "none")])
+    with pytest.raises(DistilError, match="--target is needed; --help explains it"):
+        read_settings([])
+
+
+def test_each_option_has_a_text_with_its_default() -> None:
+    fields = DistilSettings.model_fields
+    assert {name.replace("-", "_") for name in TEXTS} == fields.keys()
+    for name, text in TEXTS.items():
+        default = fields[name.replace("-", "_")].get_default()
+        if name not in ("config", "target", "draft", "data", "out"):
+            assert f"; default: {default}" in text, name
