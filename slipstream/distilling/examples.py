@@ -29,8 +29,14 @@ class Batch(NamedTuple):
 def cut(record: SequenceRecord, max_length: int) -> SequenceRecord:
     """Return a sequence's first ``max_length`` tokens, with the rows that lie in them."""
     count = int(np.searchsorted(record.positions, max_length, side="right"))
-    rows = (record.positions, record.top_ids, record.top_logprobs, record.chosen, record.hints)
-    return SequenceRecord(record.tokens[:max_length], *(row[:count] for row in rows))
+    return SequenceRecord(
+        record.tokens[:max_length],
+        record.positions[:count],
+        record.top_ids[:count],
+        record.top_logprobs[:count],
+        record.chosen[:count],
+        record.hints[:count],
+    )
 
 
 def split(records: Iterable[SequenceRecord], share: float) -> tuple[list[SequenceRecord], list[SequenceRecord]]:

@@ -17,7 +17,7 @@ from slipstream.distilling.option_texts import TEXTS
 from slipstream.given_settings import sentences
 
 
-def _option(name: str, default: Any = ..., **bounds: float) -> Any:
+def _option(name: str, default: Any = ..., **bounds: Any) -> Any:
     return Field(default, description=TEXTS[name], **bounds)
 
 

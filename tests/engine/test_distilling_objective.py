@@ -35,7 +35,7 @@ def top(target: torch.Tensor, count: int = KNOWN) -> tuple[torch.Tensor, torch.T
 
 def by_pairs(p: np.ndarray, q: np.ndarray) -> float:
     """Daliri et al.'s formula as it stands in their paper."""
-    return sum(1 / max_sum for max_sum in (np.maximum(p / p[i], q / q[i]).sum() for i in range(len(p))))
+    return sum(1 / float(np.maximum(p / p[i], q / q[i]).sum()) for i in range(len(p)))
 
 
 @pytest.mark.parametrize(("spread", "apart", "temperature"), [(2.0, 0.7, 0.8), (1.0, 2.0, 1.0), (4.0, 1.0, 1.3)])
