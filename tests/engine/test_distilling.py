@@ -50,9 +50,9 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Material:
     return Material(target, draft, data)
 
 
-def settings(material: Material, out: Path, **changes: Any) -> DistilSettings:
+def settings(material: Material, new: Path, **changes: Any) -> DistilSettings:
     given: dict[str, Any] = {name: str(path) for name, path in material._asdict().items()}
-    given |= {"out": str(out), "learning_rate": 3e-3, "epochs": 6, "batch_tokens": 100, "held_out": 0.3} | changes
+    given |= {"out": str(new), "learning_rate": 3e-3, "epochs": 6, "batch_tokens": 100, "held_out": 0.3} | changes
     return DistilSettings(**given)
 
 
