@@ -2,36 +2,64 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from slipstream.cli.ending import fail
+from slipstream.distilling.option_texts import TEXTS
 from slipstream.extras import require
 from slipstream.interpreter import module_command
 
-_MODULE = "slipstream.distilling"
+
+def _option(name: str, metavar: str | None = None) -> Any:
+    return typer.Option(f"--{name}", metavar=metavar, help=TEXTS[name], show_default=False)
 
 
 def train(
     context: typer.Context,
-    target: Annotated[str, typer.Option(metavar="MODEL", help="target whose answers were collected")] = "",
-    draft: Annotated[str, typer.Option(metavar="MODEL", help="draft to train: a directory or hub id")] = "",
-    data: Annotated[Path | None, typer.Option(metavar="DIR", help="folder of collected positions")] = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="new folder for the trained draft")] = None,
+    target: Annotated[str | None, _option("target", "MODEL")] = None,
+    draft: Annotated[str | None, _option("draft", "MODEL")] = None,
+    data: Annotated[Path | None, _option("data", "DIR")] = None,
+    out: Annotated[Path | None, _option("out", "DIR")] = None,
+    config: Annotated[Path | None, _option("config", "FILE")] = None,
+    device: Annotated[str | None, _option("device")] = None,
+    threads: Annotated[int | None, _option("threads")] = None,
+    precision: Annotated[str | None, _option("precision")] = None,
+    temperature: Annotated[float | None, _option("temperature")] = None,
+    kl: Annotated[float | None, _option("kl")] = None,
+    held_out: Annotated[float | None, _option("held-out")] = None,
+    epochs: Annotated[int | None, _option("epochs")] = None,
+    learning_rate: Annotated[float | None, _option("learning-rate")] = None,
+    optimizer: Annotated[str | None, _option("optimizer")] = None,
+    weight_decay: Annotated[float | None, _option("weight-decay")] = None,
+    batch_tokens: Annotated[int | None, _option("batch-tokens")] = None,
+    max_length: Annotated[int | None, _option("max-length")] = None,
+    lora_rank: Annotated[int | None, _option("lora-rank")] = None,
+    checkpoint_seconds: Annotated[float | None, _option("checkpoint-seconds")] = None,
+    seed: Annotated[int | None, _option("seed")] = None,
 ) -> None:
     """Train a draft on its target's own answers, so that the target accepts more of its hints.
 
-    slipstream distill --target target --draft draft --data collected --out new-draft
+    slipstream distill --target models/target --draft models/draft --data collected --out new-draft
+
+    Ctrl-C saves the training, and the same command goes on. The new folder appears once it is
+    whole.
     """
     if context.invoked_subcommand is not None:
         return
-    given = {"--target": target, "--draft": draft, "--data": data, "--out": out}
-    if missing := [flag for flag, value in given.items() if not value]:
-        fail(f"{', '.join(missing)} must be given; slipstream distill -h shows an example")
     require("slipstream", "torch")
-    flags = [word for flag, value in given.items() for word in (flag, str(value))]
-    sys.exit(subprocess.run(module_command(_MODULE, *flags), check=False).returncode)
+    given = [
+        f"--{name.replace('_', '-')}={value}" for name, value in sorted(context.params.items()) if value is not None
+    ]
+    command = module_command("slipstream.cli.child", str(os.getpid()), "slipstream.distilling", *given)
+    # In a group of its own a terminal's Ctrl-C reaches it once only, from here.
+    with subprocess.Popen(command, process_group=0) as child:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda number, _: child.send_signal(number))
+        status = child.wait()
+    sys.exit(status if status >= 0 else 128 - status)
