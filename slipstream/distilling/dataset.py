@@ -14,7 +14,7 @@ from slipstream.distilling.records import SequenceRecord, TargetFacts, each_shar
 
 @dataclass(frozen=True, slots=True)
 class ShardNote:
-    """What the lineage says of a shard."""
+    """A shard, as the lineage names it."""
 
     name: str
     sha256: str
