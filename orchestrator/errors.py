@@ -82,6 +82,24 @@ class OperatorsOnlyError(SlipstreamError):
     reason = Reason.OPERATORS_ONLY
 
 
+class DraftNotFoundError(SlipstreamError):
+    """No draft of this address is on trial."""
+
+    reason = Reason.DRAFT_NOT_FOUND
+
+
+class DraftOnTrialError(SlipstreamError):
+    """Another draft is on trial, or the trial is another request's (metadata: address)."""
+
+    reason = Reason.DRAFT_ON_TRIAL
+
+
+class DraftLimitError(SlipstreamError):
+    """The orchestrator has as many drafts as it takes."""
+
+    reason = Reason.DRAFT_LIMIT
+
+
 class AccessFileError(FileError):
     """The access file is missing or invalid. Clients never get this error: the orchestrator does
     not start."""

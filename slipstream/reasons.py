@@ -124,6 +124,28 @@ class Reason(StrEnum):
         "Use an operator's token, or ask an operator.",
     )
 
+    DRAFT_NOT_FOUND = (
+        "DRAFT_NOT_FOUND",
+        Code.NOT_FOUND,
+        Audience.CALLERS,
+        "The address is not that of the draft on trial: its trial has ended, or the process was restarted.",
+        "List the drafts, and add the draft again if it is still wanted.",
+    )
+    DRAFT_ON_TRIAL = (
+        "DRAFT_ON_TRIAL",
+        Code.FAILED_PRECONDITION,
+        Audience.CALLERS,
+        "Another draft is on trial, or the draft's trial belongs to another request_id.",
+        "Wait until that trial ends, or end it with its own request_id. The metadata has its `address`.",
+    )
+    DRAFT_LIMIT = (
+        "DRAFT_LIMIT",
+        Code.FAILED_PRECONDITION,
+        Audience.CALLERS,
+        "The orchestrator has as many drafts as it takes.",
+        "Remove a draft first.",
+    )
+
     # Sessions and turns
     SESSION_NOT_FOUND = (
         "SESSION_NOT_FOUND",

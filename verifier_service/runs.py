@@ -216,6 +216,7 @@ def _add_step(result: verifier_pb2.RunResult, step: RunStep) -> None:
     )
     if step.source is not None:
         message.source = step.source.value  # type: ignore[assignment]  # the two enums have the same numbers
+        message.source_id = step.source_id
     set_duration(message.forward, step.forward)
     if step.held:
         set_duration(message.held, step.held)

@@ -4,7 +4,7 @@ results."""
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import aclosing, contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from typing import Protocol
@@ -36,11 +36,12 @@ from orchestrator.contract.events import (
 )
 from orchestrator.contract.limits import caller_limits
 from orchestrator.contract.messages import message_message, options_message
+from orchestrator.contract.refusals import refusals
 from orchestrator.contract.settings import settings_message, speculation_message
 from orchestrator.contract.status import status_message
 from orchestrator.contract.tokens import answered, tokenization_of, tokens_of, tokens_response
 from orchestrator.contract.traces import fitting_turns, turn_trace_message
-from orchestrator.errors import SessionMovedError, UnauthenticatedError
+from orchestrator.errors import UnauthenticatedError
 from orchestrator.peers.model_peer import PeerStatus
 from orchestrator.sessions.admission.demand import AdmissionWait
 from orchestrator.sessions.conversation.settings import ADAPTIVE, GenerationSettings
@@ -52,24 +53,11 @@ from orchestrator.sessions.turns.readers import TurnReader, read_all
 from orchestrator.sessions.turns.tokenizing import detokenize, tokenize
 from orchestrator.watching.acceptance_keeping import AcceptanceKeeping
 from orchestrator.watching.watching import Watching
-from slipstream.rpc.status import abort
 from slipstream.telemetry.tracing import context_of_metadata
 from slipstream.v1 import orchestrator_pb2, orchestrator_pb2_grpc, turn_pb2
 from slipstream.version import VERSION
 
 _NO_STREAM_SETTINGS = GenerationSettings()
-
-
-@asynccontextmanager
-async def _refusals(context: Context) -> AsyncIterator[None]:
-    """End the call with the status of an error that is raised inside. A SessionMovedError goes
-    on to the interceptor that forwards calls."""
-    try:
-        yield
-    except SessionMovedError:
-        raise
-    except Exception as error:
-        await abort(context, error)
 
 
 class PeersView(Protocol):
@@ -107,7 +95,7 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
     async def Generate(
         self, request: orchestrator_pb2.GenerateRequest, context: Context
     ) -> AsyncIterator[orchestrator_pb2.GenerateResponse]:
-        async with _refusals(context):
+        async with refusals(context):
             parent = context_of_metadata(context.invocation_metadata())
             with self._noting_refusals(parent):
                 caller, wait = self._access.principal_of(context), AdmissionWait(context.time_remaining())
@@ -127,7 +115,7 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
     async def CreateSession(
         self, request: orchestrator_pb2.CreateSessionRequest, context: Context
     ) -> orchestrator_pb2.CreateSessionResponse:
-        async with _refusals(context):
+        async with refusals(context):
             caller = self._access.principal_of(context)
             record = await self._sessions.create(session_of(request, caller))
             return orchestrator_pb2.CreateSessionResponse(
@@ -137,7 +125,7 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
     async def SendMessage(
         self, request: orchestrator_pb2.SendMessageRequest, context: Context
     ) -> AsyncIterator[orchestrator_pb2.SendMessageResponse]:
-        async with _refusals(context):
+        async with refusals(context):
             parent = context_of_metadata(context.invocation_metadata())
             with self._noting_refusals(parent, request.session_id):
                 caller, wait = self._access.principal_of(context), AdmissionWait(context.time_remaining())
@@ -151,7 +139,7 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
     async def WatchTurn(
         self, request: orchestrator_pb2.WatchTurnRequest, context: Context
     ) -> AsyncIterator[orchestrator_pb2.WatchTurnResponse]:
-        async with _refusals(context):
+        async with refusals(context):
             caller = self._access.principal_of(context)
             turn = await self._sessions.turn(request.session_id, request.turn, caller)
             async with aclosing(_events(TurnReader(turn, request.after_token_count), self._sessions.pair)) as events:
@@ -161,7 +149,7 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
     async def CancelTurn(
         self, request: orchestrator_pb2.CancelTurnRequest, context: Context
     ) -> orchestrator_pb2.CancelTurnResponse:
-        async with _refusals(context):
+        async with refusals(context):
             caller = self._access.principal_of(context)
             await self._sessions.cancel(self._sessions.get_loaded(request.session_id, caller), request.turn)
             return orchestrator_pb2.CancelTurnResponse()
@@ -188,14 +176,14 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
     async def GetTurn(
         self, request: orchestrator_pb2.GetTurnRequest, context: Context
     ) -> orchestrator_pb2.GetTurnResponse:
-        async with _refusals(context):
+        async with refusals(context):
             caller = self._access.principal_of(context)
             return asked_turn(await self._sessions.asked(request.session_id, request.turn, caller))
 
     async def GetSession(
         self, request: orchestrator_pb2.GetSessionRequest, context: Context
     ) -> orchestrator_pb2.GetSessionResponse:
-        async with _refusals(context):
+        async with refusals(context):
             record = await self._sessions.get(request.session_id, self._access.principal_of(context))
             return orchestrator_pb2.GetSessionResponse(
                 session=session_message(record.summary, self._sessions.ttl_seconds),
@@ -207,7 +195,7 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
     async def ListSessions(
         self, request: orchestrator_pb2.ListSessionsRequest, context: Context
     ) -> orchestrator_pb2.ListSessionsResponse:
-        async with _refusals(context):
+        async with refusals(context):
             caller = self._access.principal_of(context)
             size, after = page_size_of(request), cursor_of(request.page_token)
             sessions, more = await self._sessions.page(size, after, caller)
@@ -221,7 +209,7 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
     async def ForkSession(
         self, request: orchestrator_pb2.ForkSessionRequest, context: Context
     ) -> orchestrator_pb2.ForkSessionResponse:
-        async with _refusals(context):
+        async with refusals(context):
             caller = self._access.principal_of(context)
             record = await self._sessions.fork(request.session_id, fork_of(request), caller)
             return orchestrator_pb2.ForkSessionResponse(
@@ -231,7 +219,7 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
     async def UpdateSession(
         self, request: orchestrator_pb2.UpdateSessionRequest, context: Context
     ) -> orchestrator_pb2.UpdateSessionResponse:
-        async with _refusals(context):
+        async with refusals(context):
             caller = self._access.principal_of(context)
             record = await self._sessions.update(request.session_id, metadata_of(request.metadata), caller)
             return orchestrator_pb2.UpdateSessionResponse(
@@ -241,7 +229,7 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
     async def ExportSession(
         self, request: orchestrator_pb2.ExportSessionRequest, context: Context
     ) -> AsyncIterator[orchestrator_pb2.ExportSessionResponse]:
-        async with _refusals(context):
+        async with refusals(context):
             record = await self._sessions.get(request.session_id, self._access.principal_of(context))
             first = record.session.messages[:1]
             exported = orchestrator_pb2.ExportedSession(
@@ -258,14 +246,14 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
     async def DeleteSession(
         self, request: orchestrator_pb2.DeleteSessionRequest, context: Context
     ) -> orchestrator_pb2.DeleteSessionResponse:
-        async with _refusals(context):
+        async with refusals(context):
             await self._sessions.delete(request.session_id, self._access.principal_of(context))
             return orchestrator_pb2.DeleteSessionResponse()
 
     async def GetServerInfo(
         self, request: orchestrator_pb2.GetServerInfoRequest, context: Context
     ) -> orchestrator_pb2.GetServerInfoResponse:
-        async with _refusals(context):
+        async with refusals(context):
             caller, pair = self._access.principal_of(context), self._sessions.pair
             limits, draft = pair.limits, pair.drafts.info
             default = limits.default_draft_length
@@ -285,7 +273,7 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
     async def GetTurnTraces(
         self, request: orchestrator_pb2.GetTurnTracesRequest, context: Context
     ) -> orchestrator_pb2.GetTurnTracesResponse:
-        async with _refusals(context):
+        async with refusals(context):
             caller, most = self._access.principal_of(context), turn_count_of(request)
             turns = self._watching.ring.turns_of(request.session_id, most, None if caller.operator else caller.name)
             if not turns:
@@ -295,7 +283,7 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
     async def GetStatus(
         self, request: orchestrator_pb2.GetStatusRequest, context: Context
     ) -> orchestrator_pb2.GetStatusResponse:
-        async with _refusals(context):
+        async with refusals(context):
             caller = self._access.principal_of(context)
             peers = await self._peers.statuses()
             status = status_message(self._sessions, self._watching.totals, peers, self._number, caller)
@@ -315,7 +303,7 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
     async def Tokenize(
         self, request: orchestrator_pb2.TokenizeRequest, context: Context
     ) -> orchestrator_pb2.TokenizeResponse:
-        async with _refusals(context):
+        async with refusals(context):
             self._access.principal_of(context)
             pair, asked = self._sessions.pair, tokenization_of(request)
             tokens, strings = await tokenize(pair, asked, datetime.now(UTC))
@@ -326,7 +314,7 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
     async def Detokenize(
         self, request: orchestrator_pb2.DetokenizeRequest, context: Context
     ) -> orchestrator_pb2.DetokenizeResponse:
-        async with _refusals(context):
+        async with refusals(context):
             self._access.principal_of(context)
             pair, tokens = self._sessions.pair, tokens_of(request)
             text = await detokenize(pair, tokens, skip_special_tokens=request.skip_special_tokens)

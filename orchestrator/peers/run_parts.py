@@ -37,6 +37,8 @@ class Step(NamedTuple):
     """Seconds for which it waited for a hint."""
     timing: PeerTiming
     """The share of the part's times, without ``held``."""
+    source_id: int = 0
+    """Id of the hint's maker among those of its kind."""
 
 
 class Part(NamedTuple):
@@ -129,6 +131,7 @@ def _steps_of(result: verifier_pb2.RunResult, timing: PeerTiming) -> tuple[Step,
             _SOURCES[step.source] if step.hint_count else None,
             waited,
             _share(left, weight / sum(weights), 1 if step.hint_count else step.token_count),
+            step.source_id,
         )
         for step, waited, weight in zip(result.steps, held, weights, strict=True)
     )

@@ -41,6 +41,24 @@ class HostNames:
         self._known = {name: [name] for name in (each.removeprefix(_SCHEME).lstrip("/") for each in names)}
 
     @property
+    def names(self) -> list[str]:
+        """Return the names."""
+        return list(self._known)
+
+    def add(self, name: str) -> None:
+        """Add a name. One that is there keeps its addresses."""
+        self._known.setdefault(name, [name])
+
+    def remove(self, name: str) -> list[str]:
+        """Remove a name. Return the addresses that no other name has."""
+        gone = self._known.pop(name, [])
+        return [address for address in gone if address not in self.addresses]
+
+    def name_of(self, address: str) -> str:
+        """Return the name that an address was found for; the address itself if there is none."""
+        return next((name for name, known in self._known.items() if address in known), address)
+
+    @property
     def may_change(self) -> bool:
         """Return True if at least one of the names has to be looked up."""
         return any(map(_is_looked_up, self._known))

@@ -10,6 +10,7 @@ import logging
 import time
 from collections import Counter
 
+from orchestrator.errors import NotReadyError
 from orchestrator.peers.draft_peer import DraftPeer
 from orchestrator.peers.model_info import ModelInfo
 from orchestrator.peers.model_peer import PeerStatus
@@ -56,6 +57,8 @@ class Peers:
         self._drafts_changed = asyncio.Event()
         self._attending: dict[VerifierPeer | DraftPeer, asyncio.Task[None]] = {}
         self._missed: Counter[str] = Counter()
+        self._tasks: asyncio.TaskGroup | None = None
+        self._following: asyncio.Task[None] | None = None
 
     def __str__(self) -> str:
         return ", ".join(self._verifier_names.addresses)
@@ -77,13 +80,38 @@ class Peers:
     async def connect(self, tasks: asyncio.TaskGroup) -> Pair:
         """Wait for a verifier, and for a short time for a draft. Tasks of ``tasks`` wait for all
         further peers."""
+        self._tasks = tasks
         await self._update_peers(tasks)
         if self._verifier_names.may_change or self._draft_names.may_change:
-            tasks.create_task(self._follow_names(tasks))
+            self._follow(tasks)
         target, codec = await self._first
         if self._draft_peers:
             await self._wait_for_a_draft()
         return self._pair(target, codec)
+
+    @property
+    def draft_names(self) -> list[str]:
+        """Return the names of the drafts, as they were given."""
+        return self._draft_names.names
+
+    async def add_draft(self, name: str) -> None:
+        """Add a draft, given as host:port. NotReadyError before `connect`."""
+        if self._tasks is None:
+            raise NotReadyError("the orchestrator starts")
+        self._draft_names.add(name)
+        await self._update_peers(self._tasks)
+        self._follow(self._tasks)
+
+    def remove_draft(self, name: str) -> None:
+        """Give up a draft. Its sessions move when they next draft."""
+        for address in self._draft_names.remove(name):
+            self.drafts.retire(address)
+        if self._tasks is not None:
+            self._follow(self._tasks)
+
+    def _follow(self, tasks: asyncio.TaskGroup) -> None:
+        if self._following is None:
+            self._following = tasks.create_task(self._follow_names(tasks))
 
     async def close(self) -> None:
         """Release what sessions hold at the peers, then close the channels."""
@@ -146,6 +174,7 @@ class Peers:
             target,
             lease_seconds=settings.lease_seconds,
             deadline_seconds=settings.draft_deadline_seconds,
+            name=self._draft_names.name_of(peer.address),
         )
         self.drafts.add(side)
         info = await wait_for_peer(peer)
@@ -187,14 +216,14 @@ class Peers:
         looked = time.monotonic()
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
-            if all(peer.reachable for peer in self.all) and time.monotonic() - looked < self._settings.resolve_seconds:
-                continue
-            looked = time.monotonic()
-            await self._update_peers(tasks)
             for address in self.drafts.remove_retired():
                 await self._give_up(self._draft_peers.pop(address))
             for verifier in self.verifiers.remove_retired():
                 await self._give_up(verifier)
+            if all(peer.reachable for peer in self.all) and time.monotonic() - looked < self._settings.resolve_seconds:
+                continue
+            looked = time.monotonic()
+            await self._update_peers(tasks)
 
     async def _update_peers(self, tasks: asyncio.TaskGroup) -> None:
         await self._verifier_names.resolve_all()
@@ -228,7 +257,7 @@ class Peers:
 
     async def _give_up(self, peer: VerifierPeer | DraftPeer) -> None:
         log.info("the %s service at %s is not named any more and is given up", peer.role, peer.address)
-        del self._missed[peer.address]
+        self._missed.pop(peer.address, None)
         self._attending.pop(peer).cancel()
         await peer.close()
 

@@ -16,9 +16,12 @@ from orchestrator.access.access import Access, OpenAccess
 from orchestrator.access.authentication import AuthenticationInterceptor
 from orchestrator.access.vouching import Vouching
 from orchestrator.contract.events import chat_closing
+from orchestrator.contract.operator_service import OperatorService
+from orchestrator.processes.draft_changes import DraftChanges
 from orchestrator.processes.forwarded_call import Routing, Streaming
 from orchestrator.processes.forwarding import ForwardsCalls
 from orchestrator.processes.metrics import readings
+from orchestrator.processes.other_processes import OtherProcesses
 from orchestrator.processes.peer_discovery import Peers
 from orchestrator.processes.process_slot import ProcessSlot, address_to_reach, numbered, owner_of
 from orchestrator.processes.replicas import Replicas
@@ -40,11 +43,11 @@ from slipstream.rpc.server import AddressInUseError, Server
 from slipstream.telemetry.exposition import Exposition
 from slipstream.telemetry.logs import configure_logging
 from slipstream.telemetry.tracing import exporting_spans
-from slipstream.v1 import orchestrator_pb2, orchestrator_pb2_grpc
+from slipstream.v1 import operator_pb2_grpc, orchestrator_pb2, orchestrator_pb2_grpc
 
 log = logging.getLogger(__name__)
 
-_SERVICE = "slipstream.v1.OrchestratorService"
+_SERVICE, _OPERATORS = "slipstream.v1.OrchestratorService", "slipstream.v1.OperatorService"
 _METHODS = [method.name for method in orchestrator_pb2.DESCRIPTOR.services_by_name["OrchestratorService"].methods]
 
 _MAX_REQUEST_BYTES = 16 * 2**20
@@ -81,7 +84,7 @@ async def _serve(settings: OrchestratorSettings, slot: ProcessSlot | None) -> No
     forwarding = ForwardsCalls()
     server = Server(
         settings.address,
-        (_SERVICE,),
+        (_SERVICE, _OPERATORS),
         drain_seconds=_LAST_WORDS_SECONDS,
         own=[] if slot is None else _own_ports(settings, slot),
         max_request_bytes=_MAX_REQUEST_BYTES,
@@ -129,6 +132,14 @@ async def _serve(settings: OrchestratorSettings, slot: ProcessSlot | None) -> No
         service = SiblingStatusService(sessions, watching, peers, acceptance, access, replicas, number)
         forwarding.start(Routing(sessions.takeover, access, replicas), cast(Streaming, service.WatchTurn))
         orchestrator_pb2_grpc.add_OrchestratorServiceServicer_to_server(service, server.grpc)
+        operators = OperatorService(
+            DraftChanges(peers),
+            OtherProcesses(replicas, access),
+            access,
+            me,
+            anyone_operates=settings.anyone_operates,
+        )
+        operator_pb2_grpc.add_OperatorServiceServicer_to_server(operators, server.grpc)
         if slot is None:
             await _listen(server)
         connecting = asyncio.create_task(_connect(peers, sessions, writing, acceptance, server))

@@ -110,6 +110,11 @@ class OrchestratorSettings(StructureSettings, ListenSettings):
         description="TOML file that lists the callers, their tokens and their limits. Empty: every caller is served, and all "
         "callers share all sessions",
     )
+    anyone_operates: bool = Field(
+        False,
+        description="without --access, let every caller add and remove drafts (slipstream swap). The orchestrator connects "
+        "to the addresses that a caller adds. With --access, principals with operator = true may",
+    )
     max_session_count: int = Field(
         4096, ge=1, description="most sessions in the store. The orchestrator refuses to create more"
     )
@@ -226,6 +231,12 @@ class OrchestratorSettings(StructureSettings, ListenSettings):
             if shared.isdecimal() and first <= int(shared) <= last:
                 what = f"advertise covers the ports {first} to {last}, one for each process"
                 raise ValueError(f"{what}: {shared} is the port that all processes share (--address)")
+        return self
+
+    @model_validator(mode="after")
+    def _says_who_operates_once(self) -> OrchestratorSettings:
+        if self.access and self.anyone_operates:
+            raise ValueError("anyone_operates contradicts --access: its principals with operator = true operate")
         return self
 
     @field_validator("verifier")

@@ -23,11 +23,11 @@ from orchestrator.proposers.draft_work import DraftWork
 from orchestrator.proposers.paying import Paying
 from orchestrator.proposers.proposer import Figures, HintSink, Proposer
 from orchestrator.proposers.trials import LONGEST_HOLD, SETTLING_TOKENS, Grade, Trials
+from orchestrator.rounds.draft_figures import TurnFigures, is_of
 from orchestrator.rounds.draft_request import SessionDrafting
 from orchestrator.rounds.drafting import DraftSide
 from orchestrator.rounds.drafts import Drafts
 from orchestrator.rounds.terms import RoundTerms
-from orchestrator.speculation.proposal import Source
 from slipstream.errors import SlipstreamError
 from slipstream.pace import Pace
 from slipstream.reasons import Reason
@@ -86,6 +86,10 @@ class DraftProposer(Proposer):
         """Position after the last one that had a hint."""
         self._work = DraftWork()
         self._is_switched_off = False
+        self._source_id: int | None = None
+        """Id of the draft in its hints; None before the first one."""
+        self._turn: TurnFigures | None = None
+        """Figures of the run; None if they are not the draft's alone."""
 
     @property
     def rests(self) -> bool:
@@ -94,11 +98,15 @@ class DraftProposer(Proposer):
 
     def prepare(self, terms: RoundTerms, verifier: ModelInfo) -> float | None:
         """Find the session's draft."""
-        self._side, self._verifier = None, verifier
+        before, self._side, self._verifier = self._drafting.sequence.address, None, verifier
         if terms.speculation.uses_draft:
             self._side = self._drafts.home(self._drafting, begins_turn=True, stays=False)
         if self._side is None:
             return None
+        has_moved = self._side.address != before
+        self._turn = None if before and has_moved else TurnFigures()
+        if has_moved:
+            self._source_id = None
         self._meet(self._side, terms, verifier)
         if not (self._may_guess and self._side.is_well and self._side.is_reachable):  # no hint is on its way
             return None
@@ -154,6 +162,9 @@ class DraftProposer(Proposer):
         self._end_run()
         if self._side is not None and self._sink is not None:
             self._side.shared.run_count -= 1
+            if self._turn is not None:
+                self._side.figures.record_turn(self._turn)
+        self._turn = None
         self._sink = self._terms = None
         self._tokens = []
 
@@ -169,6 +180,7 @@ class DraftProposer(Proposer):
         self._side.record_hints()
         self._work.record(self._side.address, timing, sum(len(hint.tokens) for hint in hints))
         for hint in hints:
+            self._source_id = hint.source_id
             self._drafting.sequence.learn(hint.length_seen - 1)
             end = hint.start + len(hint.tokens)
             self._paying.hint(max(0, end - max(hint.start, self._hinted_length)))
@@ -227,11 +239,15 @@ class DraftProposer(Proposer):
     def _count(self, part: Part, side: DraftSide) -> None:
         """Count what came of the hints, and let the draft rest if they do not pay."""
         self._paying.commit(len(part.tokens))
+        if self._turn is not None:
+            self._turn.record_part(part)
         for step in part.steps:
-            if step.source is Source.DRAFT:
+            if is_of(step, self._source_id):
                 side.verified(step.hint_count, step.accepted_count)
                 self._paying.accept(step.accepted_count)
                 self._grade.record(step.hint_count, step.accepted_count)
+                if self._turn is not None:
+                    self._turn.record_step(step)
         is_adaptive = self._terms is not None and self._terms.speculation.draft_length is None
         if is_adaptive and (self._paying.judge() if self._trials is None else self._has_failed_trial(part)):
             self._is_switched_off = True
@@ -270,6 +286,7 @@ class DraftProposer(Proposer):
         side.shared.run_count -= 1
         home.shared.run_count += 1
         self._side = home
+        self._source_id = self._turn = None
         self._restatements, self._is_left = 0, False
         self._meet(home, self._terms, self._verifier)
 

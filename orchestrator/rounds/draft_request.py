@@ -50,6 +50,9 @@ class SessionDrafting:
     """One session's side of drafting: its sequence on the draft, the latest request, and what came
     of the last ones."""
 
+    place: float = 1.0
+    """Place of the session among all, from 0 to 1, by a hash of its id: a draft on trial gets those
+    below its share."""
     sequence: PeerSequence = field(default_factory=PeerSequence)
     request: DraftRequest | None = None
     finished: list[PeerTiming] = field(default_factory=list)

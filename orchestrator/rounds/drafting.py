@@ -17,6 +17,7 @@ from orchestrator.peers.exchange import PeerTiming, Terms
 from orchestrator.peers.model_info import ModelInfo
 from orchestrator.peers.sequence import PeerSequence, Position
 from orchestrator.proposers.trials import SharedProcessors
+from orchestrator.rounds.draft_figures import DraftFigures
 from orchestrator.rounds.draft_request import DraftRequest, SessionDrafting, is_the_drafts_fault
 from orchestrator.rounds.note import ExchangeNote, RoundNote
 from slipstream.errors import SlipstreamError
@@ -40,8 +41,12 @@ class DraftSide:
         *,
         lease_seconds: float,
         deadline_seconds: float,
+        name: str = "",
     ) -> None:
+        """``name``: the host name that its address was found for; empty if it was given as it
+        is."""
         self._draft = draft
+        self.name = name or draft.address
         self._target = target
         self._terms = Terms(target.tokenizer_fingerprint, "", lease_seconds)  # its weights may be any
         self._deadline = deadline_seconds
@@ -61,6 +66,8 @@ class DraftSide:
         """Sessions that live on it, whether or not their turns run."""
         self.verified_count = self.accepted_count = 0
         """Of its tokens."""
+        self.figures = DraftFigures()
+        """What came of its hints, turn by turn."""
         self.shared = SharedProcessors()
         """State that sessions share whose target computes on the draft's processors."""
 
@@ -236,6 +243,7 @@ class DraftSide:
         accepted."""
         self.verified_count += count
         self.accepted_count += accepted_count
+        self.figures.record_lengths(count, accepted_count)
 
     @property
     def deadline_seconds(self) -> float:

@@ -7,9 +7,11 @@ the ratio test it would, so there a session stays with the draft that it has.
 
 from __future__ import annotations
 
+import hashlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
+from typing import NamedTuple
 
 from orchestrator.peers.model_info import ModelInfo
 from orchestrator.rounds.draft_request import SessionDrafting
@@ -22,6 +24,26 @@ _LOPSIDED = 2
 a turn moves there. It reads its prompt again, a small model's work."""
 
 
+def place_of(session_id: str) -> float:
+    """Return a session's place from 0 to 1, the same in all processes: a hash of its id."""
+    digest = hashlib.blake2b(session_id.encode(errors="surrogatepass"), digest_size=6).digest()
+    return int.from_bytes(digest, "big") / 2**48
+
+
+class TrialShare(NamedTuple):
+    """The share of the sessions that a draft on trial gets."""
+
+    name: str
+    """Name of the draft's side."""
+    share: float
+    """From 0 to 1."""
+
+    def allows(self, side: DraftSide, place: float) -> bool:
+        """Return whether a session at a ``place`` may draft with a side: within the share it drafts
+        with the draft on trial, else with another."""
+        return (side.name == self.name) == (place < self.share)
+
+
 class Drafts:
     """Each draft behind a side of its own. There may be none, and they come and go."""
 
@@ -29,6 +51,8 @@ class Drafts:
         self._sides = {side.address: side for side in sides}
         self._retired: set[str] = set()
         self._has_served = False
+        self.trial: TrialShare | None = None
+        """The draft on trial, if there is one."""
         self.move_count = 0
         """Sessions that moved because their draft was away."""
 
@@ -89,33 +113,47 @@ class Drafts:
     def home(self, drafting: SessionDrafting, *, begins_turn: bool, stays: bool) -> DraftSide | None:
         """The same for a session that wants to draft: one that has no draft is given the one with
         the fewest; one whose draft is away, or at the beginning of a turn has far more than
-        another, moves. Not one that ``stays``. Whether those are back that are left alone is seen
-        to on the way."""
+        another or is not in its share, moves. Not one that ``stays``. Whether those are back that
+        are left alone is seen to on the way."""
         current = self.of(drafting)
         well = [side for side in self._sides.values() if side.is_well and side.address not in self._retired]
         if len(well) < len(self._sides):
             self._visit(current)
+        allowed = self._allowed(drafting, well, stays=stays)
         if current is None:
-            fitting = well or [side for side in self._sides.values() if side.fits]
-            if not fitting:
+            fitting = [side for side in self._sides.values() if side.fits]
+            allowed = allowed or self._allowed(drafting, fitting, stays=stays)
+            if not allowed:
                 return None
-            current = min(fitting, key=attrgetter("session_count"))
+            current = min(allowed, key=attrgetter("session_count"))
             self._settle(drafting, current)
             return current
-        is_away = not current.is_well or current.address in self._retired
-        if not well or (stays and current.address not in self._retired):
+        is_retired = current.address in self._retired
+        if not allowed or (stays and not is_retired):
             return current
-        other = min(well, key=attrgetter("session_count"))
-        is_lopsided = current.session_count >= _LOPSIDED * (other.session_count + 1)
-        if not is_away and not (begins_turn and is_lopsided):
-            return current
-        if is_away:
+        other = min(allowed, key=attrgetter("session_count"))
+        if not (is_retired or not current.is_well):
+            is_lopsided = current.session_count >= _LOPSIDED * (other.session_count + 1)
+            if not begins_turn or (current in allowed and not is_lopsided):
+                return current
+        else:
             self.move_count += 1
             log.warning("the draft at %s is away: a session moves to %s", current.address, other.address)
         current.session_count -= 1
         current.leave(drafting)
         self._settle(drafting, other)
         return other
+
+    def _allowed(self, drafting: SessionDrafting, sides: Sequence[DraftSide], *, stays: bool) -> Sequence[DraftSide]:
+        """Return the sides that a session may draft with. If the draft on trial is away, its share
+        drafts with the others. One that ``stays`` takes no part in a trial."""
+        trial = self.trial
+        if trial is None:
+            return sides
+        others = [side for side in sides if trial.allows(side, 1.0)]
+        if stays:
+            return others
+        return [side for side in sides if trial.allows(side, drafting.place)] or others
 
     def release(self, drafting: SessionDrafting) -> None:
         """Give a session's pages back. It drafts no more."""
@@ -135,4 +173,5 @@ class Drafts:
     def _settle(self, drafting: SessionDrafting, side: DraftSide) -> None:
         drafting.sequence.address = side.address
         side.session_count += 1
+        side.figures.session_count += 1
         self._has_served = True

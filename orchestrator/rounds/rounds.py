@@ -11,7 +11,7 @@ from orchestrator.peers.model_info import ModelInfo
 from orchestrator.proposers.listed import proposers_of_session
 from orchestrator.rounds.capacity import Capacity
 from orchestrator.rounds.draft_request import SessionDrafting
-from orchestrator.rounds.drafts import Drafts
+from orchestrator.rounds.drafts import Drafts, place_of
 from orchestrator.rounds.note import RoundNote
 from orchestrator.rounds.parties import Parties
 from orchestrator.rounds.ratio_round import run_ratio_round
@@ -32,7 +32,7 @@ class Rounds:
 
     def open(self, session_id: str) -> SessionRounds:
         """A new session's side. It takes up nothing on the peers before its first round."""
-        drafting = SessionDrafting()
+        drafting = SessionDrafting(place_of(session_id))
         return SessionRounds(
             session_id, drafting, proposers=proposers_of_session(self._parties.drafts, drafting, session_id)
         )

@@ -114,8 +114,11 @@ class Ownership:
         """Return the owner that made an id of a session which is not in the store; None if that is
         this process, or no living one."""
         mark = session_id[:_MARK_LENGTH]
-        owners = [owner for owner in await self._store.list_owners() if owner.id != self.me.id]
-        return next((owner for owner in owners if owner.id[:_MARK_LENGTH] == mark), None)
+        return next((owner for owner in await self.others() if owner.id[:_MARK_LENGTH] == mark), None)
+
+    async def others(self) -> list[OwnerRow]:
+        """Return the other owners of the store. Some may have ended just now."""
+        return [owner for owner in await self._store.list_owners() if owner.id != self.me.id]
 
     @property
     def mark(self) -> str:
@@ -123,7 +126,7 @@ class Ownership:
         return self.me.id[:_MARK_LENGTH]
 
     async def _look(self, now: float) -> None:
-        others = [owner for owner in await self._store.list_owners() if owner.id != self.me.id]
+        others = await self.others()
         for owner in others:
             seen = self._seen.get(owner.id)
             if seen is None or seen.beat != owner.beat:

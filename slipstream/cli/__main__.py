@@ -21,6 +21,7 @@ from slipstream.cli.commands.plan import plan
 from slipstream.cli.commands.pull import pull
 from slipstream.cli.commands.serve import serve
 from slipstream.cli.commands.session import sessions
+from slipstream.cli.commands.swap import swap
 from slipstream.cli.commands.token import token
 from slipstream.cli.commands.top import top
 from slipstream.cli.commands.trace import trace
@@ -76,6 +77,7 @@ app.command()(top)
 app.command()(trace)
 app.command()(drift)
 app.command()(bench)
+app.command()(swap)
 app.command()(plan)
 app.command()(pull)
 app.command(name="list")(list_models)

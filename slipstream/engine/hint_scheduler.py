@@ -82,7 +82,7 @@ class HintScheduler:
             for job, count in zip(offered, counts, strict=True):
                 candidate, offer = found[job]
                 count = min(count, self._limits.prefill_chunk - len(job.pending))
-                job.take_hint(candidate.tokens[:count], candidate.hint.source)
+                job.take_hint(candidate.tokens[:count], candidate.hint.source, candidate.hint.source_id)
                 used[job] = Verified(candidate.hint.source, offer.survivals[:count])
         self._heads.record_use(stepping, used, self.times, self._plain_times)
         return stepping, 0.0

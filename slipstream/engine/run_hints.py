@@ -172,6 +172,8 @@ class RunStep(NamedTuple):
     """Seconds of its forwards, with the choices."""
     held: float = 0.0
     """Seconds for which the run sat out before it, because a hint was due."""
+    source_id: int = 0
+    """The hint's `Hint.source_id`."""
 
     def then(self, other: RunStep) -> RunStep:
         """Return two stretches without hints as one."""

@@ -87,7 +87,8 @@ class RunJob(ContinuingJob):
         self.hints = None if hinting is None else RunHints(hinting, temperature_class(rule.temperature))
         self._hint: tuple[int, ...] = ()
         """Hint tokens in the next step."""
-        self._hint_source: Source | None = None
+        self._hint_maker: tuple[Source, int] | None = None
+        """Source and source_id of the hint."""
         self._steps_to_tell: list[RunStep] = []
         self._forward_noted = 0.0
         """Seconds of forwards that are in a step already."""
@@ -210,9 +211,9 @@ class RunJob(ContinuingJob):
         if self.hints is not None:
             self.hints.heads_worth.record(gain, cost, self.length)
 
-    def take_hint(self, tokens: tuple[int, ...], source: Source) -> None:
+    def take_hint(self, tokens: tuple[int, ...], source: Source, source_id: int = 0) -> None:
         """Verify hint tokens in the next step, after what is pending."""
-        self._hint, self._hint_source = tokens, source
+        self._hint, self._hint_maker = tokens, (source, source_id)
         self.pending += tokens
         self.wanted = 1 + len(tokens)
 
@@ -260,9 +261,9 @@ class RunJob(ContinuingJob):
     def _note_step(self, token_count: int, hint_count: int, accepted_count: int) -> None:
         forward, self._forward_noted = self.timing.forward - self._forward_noted, self.timing.forward
         held = 0.0 if self.hints is None else self.hints.record_step(time.monotonic(), self.length, forward)
-        source = self._hint_source if hint_count else None
+        source, source_id = self._hint_maker if self._hint_maker and hint_count else (None, 0)
         self._steps_to_tell.append(
-            RunStep(token_count, hint_count, min(accepted_count, token_count), source, forward, held)
+            RunStep(token_count, hint_count, min(accepted_count, token_count), source, forward, held, source_id)
         )
 
     def make_part(self, prefill_total: float, *, is_over: bool = False) -> bool:

@@ -169,6 +169,16 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """INTERNAL: the engine behind the verifier refuses a request, or its answer cannot be used. A
     fault of the server's; report it.
     """
+    ERROR_REASON_DRAFT_NOT_FOUND: _ErrorReason.ValueType  # 63
+    """NOT_FOUND: no draft of this address is on trial. Its trial has ended, or the process was
+    restarted. Add it again.
+    """
+    ERROR_REASON_DRAFT_ON_TRIAL: _ErrorReason.ValueType  # 64
+    """FAILED_PRECONDITION: another draft is on trial, or the trial belongs to another request_id
+    (metadata: address). Wait for its end.
+    """
+    ERROR_REASON_DRAFT_LIMIT: _ErrorReason.ValueType  # 65
+    """FAILED_PRECONDITION: the orchestrator has as many drafts as it takes. Remove one first."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Values of google.rpc.ErrorInfo.reason in domain "slipstream": the names below without their
@@ -323,4 +333,14 @@ ERROR_REASON_ENGINE_REFUSED: ErrorReason.ValueType  # 62
 """INTERNAL: the engine behind the verifier refuses a request, or its answer cannot be used. A
 fault of the server's; report it.
 """
+ERROR_REASON_DRAFT_NOT_FOUND: ErrorReason.ValueType  # 63
+"""NOT_FOUND: no draft of this address is on trial. Its trial has ended, or the process was
+restarted. Add it again.
+"""
+ERROR_REASON_DRAFT_ON_TRIAL: ErrorReason.ValueType  # 64
+"""FAILED_PRECONDITION: another draft is on trial, or the trial belongs to another request_id
+(metadata: address). Wait for its end.
+"""
+ERROR_REASON_DRAFT_LIMIT: ErrorReason.ValueType  # 65
+"""FAILED_PRECONDITION: the orchestrator has as many drafts as it takes. Remove one first."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

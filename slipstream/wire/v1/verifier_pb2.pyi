@@ -624,6 +624,7 @@ class RunStep(_message.Message):
     SOURCE_FIELD_NUMBER: _builtins.int
     FORWARD_FIELD_NUMBER: _builtins.int
     HELD_FIELD_NUMBER: _builtins.int
+    SOURCE_ID_FIELD_NUMBER: _builtins.int
     token_count: _builtins.int
     """Tokens in the result that the step chose."""
     hint_count: _builtins.int
@@ -632,6 +633,8 @@ class RunStep(_message.Message):
     """Those of them, from the first on, that equal the target's choices."""
     source: _hint_pb2.HintSource.ValueType
     """The kind of maker of the hint. Unspecified if hint_count is 0."""
+    source_id: _builtins.int
+    """The hint's source_id. 0 if hint_count is 0."""
     @_builtins.property
     def forward(self) -> _duration_pb2.Duration:
         """Its part of the result's timing.forward."""
@@ -649,10 +652,11 @@ class RunStep(_message.Message):
         source: _hint_pb2.HintSource.ValueType = ...,
         forward: _duration_pb2.Duration | None = ...,
         held: _duration_pb2.Duration | None = ...,
+        source_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["forward", b"forward", "held", b"held"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_count", b"accepted_count", "forward", b"forward", "held", b"held", "hint_count", b"hint_count", "source", b"source", "token_count", b"token_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_count", b"accepted_count", "forward", b"forward", "held", b"held", "hint_count", b"hint_count", "source", b"source", "source_id", b"source_id", "token_count", b"token_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

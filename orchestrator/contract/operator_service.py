@@ -1,0 +1,112 @@
+"""OperatorService on the wire: changes of this process's drafts, and then of the others'."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from orchestrator.access.access import Access, Context, OpenAccess
+from orchestrator.contract.drafts import Change, check_change, draft_message, trial_of
+from orchestrator.contract.refusals import refusals
+from orchestrator.errors import OperatorsOnlyError
+from orchestrator.rounds.draft_status import DraftStatus, TrialTerms
+from orchestrator.store.rows import OwnerRow
+from slipstream.v1 import operator_pb2, operator_pb2_grpc
+
+_OPEN = "this orchestrator has no access file that says who operates it: set --access, or --anyone-operates"
+_LISTED = "this method is for operators: principals with operator = true in the access file"
+
+
+class ChangesDrafts(Protocol):
+    """The drafts of this process."""
+
+    def statuses(self) -> list[DraftStatus]:
+        """Return the status of each draft."""
+
+    async def add(self, request_id: str, name: str, terms: TrialTerms | None) -> None:
+        """Add a draft, on trial if there are ``terms``."""
+
+    def set_trial(self, request_id: str, name: str, terms: TrialTerms | None) -> None:
+        """Change or renew a draft's trial, or end it."""
+
+    def remove(self, request_id: str, name: str) -> None:
+        """Remove a draft."""
+
+
+class AsksOthers(Protocol):
+    """The other processes of the store."""
+
+    async def ask(self, method: str, request: Any, context: Context) -> Sequence[operator_pb2.ProcessDrafts]:
+        """Return what they answer to the same request. One that does not answer has an error."""
+
+
+class OperatorService(operator_pb2_grpc.OperatorServiceServicer):
+    """The service for operators."""
+
+    def __init__(
+        self,
+        changes: ChangesDrafts,
+        others: AsksOthers,
+        access: Access | OpenAccess,
+        me: OwnerRow,
+        *,
+        anyone_operates: bool,
+    ) -> None:
+        """``anyone_operates``: without access rules every caller is an operator."""
+        self._changes = changes
+        self._others = others
+        self._access = access
+        self._me = me
+        self._anyone_operates = anyone_operates
+
+    async def ListDrafts(
+        self, request: operator_pb2.ListDraftsRequest, context: Context
+    ) -> operator_pb2.ListDraftsResponse:
+        async with refusals(context):
+            self._check_caller(context)
+            return operator_pb2.ListDraftsResponse(processes=await self._everywhere("ListDrafts", request, context))
+
+    async def AddDraft(self, request: operator_pb2.AddDraftRequest, context: Context) -> operator_pb2.AddDraftResponse:
+        async with refusals(context):
+            self._check_change(request, context)
+            await self._changes.add(request.request_id, request.address, trial_of(request))
+            return operator_pb2.AddDraftResponse(processes=await self._everywhere("AddDraft", request, context))
+
+    async def SetDraftShare(
+        self, request: operator_pb2.SetDraftShareRequest, context: Context
+    ) -> operator_pb2.SetDraftShareResponse:
+        async with refusals(context):
+            self._check_change(request, context)
+            self._changes.set_trial(request.request_id, request.address, trial_of(request))
+            processes = await self._everywhere("SetDraftShare", request, context)
+            return operator_pb2.SetDraftShareResponse(processes=processes)
+
+    async def RemoveDraft(
+        self, request: operator_pb2.RemoveDraftRequest, context: Context
+    ) -> operator_pb2.RemoveDraftResponse:
+        async with refusals(context):
+            self._check_change(request, context)
+            self._changes.remove(request.request_id, request.address)
+            return operator_pb2.RemoveDraftResponse(processes=await self._everywhere("RemoveDraft", request, context))
+
+    def _check_change(self, request: Change, context: Context) -> None:
+        self._check_caller(context)
+        check_change(request)
+
+    def _check_caller(self, context: Context) -> None:
+        """Raise OperatorsOnlyError unless an operator calls."""
+        caller = self._access.principal_of(context)
+        if isinstance(self._access, OpenAccess):
+            if not self._anyone_operates:
+                raise OperatorsOnlyError(_OPEN)
+        elif not caller.operator:
+            raise OperatorsOnlyError(_LISTED)
+
+    async def _everywhere(self, method: str, request: Any, context: Context) -> list[operator_pb2.ProcessDrafts]:
+        """Return this process's drafts, and those of the others after the same request."""
+        others = await self._others.ask(method, request, context)
+        drafts = map(draft_message, self._changes.statuses())
+        return [
+            operator_pb2.ProcessDrafts(process_id=self._me.id, address=self._me.address, drafts=drafts),
+            *others,
+        ]

@@ -1,0 +1,123 @@
+"""Figures of a draft: what came of its hints, turn by turn. Pure.
+
+Sums over turns give a ratio and its standard error, and the sums of several processes add up.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from orchestrator.peers.run_parts import Part, Step
+from orchestrator.speculation.proposal import Source
+
+
+@dataclass(slots=True)
+class RatioSums:
+    """Sums over turns of a numerator and a denominator."""
+
+    numerator: float = 0.0
+    denominator: float = 0.0
+    numerator_squares: float = 0.0
+    products: float = 0.0
+    denominator_squares: float = 0.0
+    count: int = 0
+
+    def add(self, numerator: float, denominator: float) -> None:
+        """Add a turn. One without a denominator says nothing."""
+        if denominator <= 0:
+            return
+        self.numerator += numerator
+        self.denominator += denominator
+        self.numerator_squares += numerator * numerator
+        self.products += numerator * denominator
+        self.denominator_squares += denominator * denominator
+        self.count += 1
+
+    def merge(self, other: RatioSums) -> None:
+        """Add the turns of other sums."""
+        self.numerator += other.numerator
+        self.denominator += other.denominator
+        self.numerator_squares += other.numerator_squares
+        self.products += other.products
+        self.denominator_squares += other.denominator_squares
+        self.count += other.count
+
+
+@dataclass(slots=True)
+class DraftFigures:
+    """Figures of one draft over all its sessions."""
+
+    session_count: int = 0
+    """Sessions that it was given."""
+    turn_count: int = 0
+    token_count: int = 0
+    acceptance: RatioSums = field(default_factory=RatioSums)
+    """Accepted draft tokens over verified ones."""
+    speed: RatioSums = field(default_factory=RatioSums)
+    """Tokens after the first ones over their seconds."""
+    step_length: RatioSums = field(default_factory=RatioSums)
+    """Tokens over the target's steps."""
+    drafted_lengths: Counter[int] = field(default_factory=Counter)
+    """Verified hints by their length."""
+    accepted_lengths: Counter[int] = field(default_factory=Counter)
+    """The same by the number of their tokens that were accepted."""
+
+    def record_lengths(self, drafted_count: int, accepted_count: int) -> None:
+        """Record the tokens of a hint that a step verified, and those of them that were
+        accepted."""
+        self.drafted_lengths[drafted_count] += 1
+        self.accepted_lengths[accepted_count] += 1
+
+    def record_turn(self, turn: TurnFigures) -> None:
+        """Record a turn that has ended. One without tokens says nothing."""
+        if not turn.token_count:
+            return
+        self.turn_count += 1
+        self.token_count += turn.token_count
+        self.acceptance.add(turn.accepted_count, turn.drafted_count)
+        self.speed.add(turn.later_count, turn.seconds)
+        self.step_length.add(turn.token_count, turn.step_count)
+
+    def merge(self, other: DraftFigures) -> None:
+        """Add the figures of another service."""
+        self.session_count += other.session_count
+        self.turn_count += other.turn_count
+        self.token_count += other.token_count
+        self.acceptance.merge(other.acceptance)
+        self.speed.merge(other.speed)
+        self.step_length.merge(other.step_length)
+        self.drafted_lengths.update(other.drafted_lengths)
+        self.accepted_lengths.update(other.accepted_lengths)
+
+
+@dataclass(slots=True)
+class TurnFigures:
+    """Figures of one turn of a session."""
+
+    token_count: int = 0
+    step_count: int = 0
+    drafted_count: int = 0
+    accepted_count: int = 0
+    later_count: int = 0
+    """Tokens after those of the first part, which has the prompt's time in it."""
+    seconds: float = 0.0
+    """Time that these took."""
+
+    def record_part(self, part: Part) -> None:
+        """Record a part of the turn's run."""
+        if self.token_count:
+            self.later_count += len(part.tokens)
+            self.seconds += part.timing.round_trip
+        self.token_count += len(part.tokens)
+        self.step_count += sum([1 if step.hint_count else step.token_count for step in part.steps])
+
+    def record_step(self, step: Step) -> None:
+        """Record a step that verified a hint of the draft."""
+        self.drafted_count += step.hint_count
+        self.accepted_count += step.accepted_count
+
+
+def is_of(step: Step, source_id: int | None) -> bool:
+    """Return whether a step verified a hint of the draft with this id."""
+    return step.source is Source.DRAFT and step.source_id == source_id

@@ -1,0 +1,176 @@
+"""Figures of two drafts under the same traffic, and which is better beyond noise. Pure.
+
+A turn is the unit of chance: tokens of one text depend on one another. So each figure is a ratio of
+sums over turns, and its standard error is that of a ratio estimator.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import zip_longest
+from typing import NamedTuple
+
+from slipstream.v1 import operator_pb2
+
+STANDARD_ERRORS = 2.6
+"""Standard errors of a difference from which on it is no noise. Of two equal drafts, chance calls
+one in fifty pairs different: there are two figures, each with one in a hundred."""
+
+LEAST_TURNS = 8
+"""Turns of each draft before anything is said. Fewer: standard errors mean little."""
+
+
+class Ratio(NamedTuple):
+    """A ratio and its standard error."""
+
+    value: float
+    error: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Sums over turns of a numerator and a denominator, as in RatioSums."""
+
+    numerator: float = 0.0
+    denominator: float = 0.0
+    numerator_squares: float = 0.0
+    products: float = 0.0
+    denominator_squares: float = 0.0
+    count: int = 0
+
+    @classmethod
+    def of(cls, message: operator_pb2.RatioSums) -> Sums:
+        """From the wire."""
+        return cls(*(getattr(message, name) for name in cls.__slots__))
+
+    def plus(self, other: Sums, sign: int = 1) -> Sums:
+        """Return the sums of both, or with a ``sign`` of -1 the difference."""
+        return Sums(*(getattr(self, name) + sign * getattr(other, name) for name in self.__slots__))
+
+    @property
+    def ratio(self) -> Ratio | None:
+        """The ratio; None while there is none."""
+        if self.denominator <= 0 or self.count < 1:
+            return None
+        value = self.numerator / self.denominator
+        squares = self.numerator_squares - 2 * value * self.products + value * value * self.denominator_squares
+        spread = self.count / (self.count - 1) if self.count > 1 else math.inf
+        return Ratio(value, math.sqrt(max(0.0, squares) * spread) / self.denominator if squares > 0 else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Figures of a draft, or of several together."""
+
+    session_count: int = 0
+    turn_count: int = 0
+    token_count: int = 0
+    acceptance: Sums = field(default_factory=Sums)
+    speed: Sums = field(default_factory=Sums)
+    step_length: Sums = field(default_factory=Sums)
+    drafted: Sequence[int] = ()
+    accepted: Sequence[int] = ()
+
+    @classmethod
+    def of(cls, message: operator_pb2.DraftFigures) -> Figures:
+        """From the wire."""
+        return cls(
+            message.session_count,
+            message.turn_count,
+            message.token_count,
+            Sums.of(message.acceptance),
+            Sums.of(message.speed),
+            Sums.of(message.step_length),
+            tuple(message.drafted_per_position_counts),
+            tuple(message.accepted_per_position_counts),
+        )
+
+    def plus(self, other: Figures, sign: int = 1) -> Figures:
+        """Return the figures of both, or with a ``sign`` of -1 the difference."""
+        return Figures(
+            self.session_count + sign * other.session_count,
+            self.turn_count + sign * other.turn_count,
+            self.token_count + sign * other.token_count,
+            self.acceptance.plus(other.acceptance, sign),
+            self.speed.plus(other.speed, sign),
+            self.step_length.plus(other.step_length, sign),
+            _added(self.drafted, other.drafted, sign),
+            _added(self.accepted, other.accepted, sign),
+        )
+
+    @property
+    def position_acceptances(self) -> list[float]:
+        """Share of the hints' tokens at each position that were accepted."""
+        return [accepted / drafted for drafted, accepted in zip(self.drafted, self.accepted, strict=False) if drafted]
+
+
+def _added(own: Sequence[int], others: Sequence[int], sign: int) -> tuple[int, ...]:
+    return tuple(a + sign * b for a, b in zip_longest(own, others, fillvalue=0))
+
+
+class Tally:
+    """Figures since the trial began, over all processes. A process that is started again begins to
+    count at zero, and what the one before had counted stays."""
+
+    def __init__(self) -> None:
+        self._first: dict[tuple[str, str], Figures] = {}
+        self._last: dict[tuple[str, str], Figures] = {}
+        self._ended: dict[str, Figures] = {}
+        """Figures of services that a process has forgotten since."""
+
+    def take(self, processes: Iterable[operator_pb2.ProcessDrafts]) -> None:
+        """Take in what the processes report now."""
+        for process in processes:
+            for draft in process.drafts:
+                self._take(process.process_id, draft.address, Figures.of(draft.figures))
+
+    def _take(self, process_id: str, address: str, figures: Figures) -> None:
+        key = process_id, address
+        last = self._last.get(key)
+        if last is None:
+            self._first[key] = figures
+        elif figures.turn_count < last.turn_count or figures.session_count < last.session_count:
+            self._ended[address] = self._ended.get(address, Figures()).plus(last.plus(self._first[key], -1))
+            self._first[key] = Figures()
+        self._last[key] = figures
+
+    def of(self, addresses: Iterable[str]) -> Figures:
+        """Return the figures of drafts together."""
+        total = Figures()
+        for address in addresses:
+            total = total.plus(self._ended.get(address, Figures()))
+            for key, last in self._last.items():
+                if key[1] == address:
+                    total = total.plus(last.plus(self._first[key], -1))
+        return total
+
+
+class Verdict(StrEnum):
+    """The result of a trial."""
+
+    BETTER = "better"
+    WORSE = "worse"
+    UNDECIDED = "undecided"
+    FAILING = "failing"
+
+
+def judge(new: Figures, old: Figures) -> tuple[Verdict, str]:
+    """Return whether the new draft is better beyond noise, and why. Tokens a second decide; if they
+    do not differ, tokens a step do, which a busy machine disturbs less."""
+    few = min(new.turn_count, old.turn_count)
+    if few < LEAST_TURNS:
+        return Verdict.UNDECIDED, f"only {few} turns of one of the drafts; {LEAST_TURNS} are the least"
+    for name, one, other in (
+        ("tokens a second", new.speed.ratio, old.speed.ratio),
+        ("tokens a step", new.step_length.ratio, old.step_length.ratio),
+    ):
+        if one is None or other is None:
+            continue
+        difference, error = one.value - other.value, math.hypot(one.error, other.error)
+        if abs(difference) > STANDARD_ERRORS * error:
+            verdict = Verdict.BETTER if difference > 0 else Verdict.WORSE
+            return verdict, f"{name}: {one.value:.2f} against {other.value:.2f}, standard error {error:.2g}"
+    return Verdict.UNDECIDED, "neither tokens a second nor tokens a step differ beyond noise"

@@ -1,0 +1,256 @@
+"""A trial of a new draft beside the old ones, from its start to its end.
+
+::
+
+    introduce --> measure --> verdict --> promote: the old drafts are removed
+        |            |           '------> withdraw: the new one is removed
+        '------------'-- it fails, Ctrl-C --^
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from slipstream.cli.swapping.comparison import Figures, Tally, Verdict, judge
+from slipstream.cli.swapping.operators import Operators, Processes, trial_terms
+from slipstream.errors import Code, SlipstreamError
+from slipstream.reasons import Reason
+from slipstream.rpc.status import PeerError, error_of
+from slipstream.v1 import operator_pb2
+
+POLL_SECONDS = 0.5
+_LEASE_SECONDS = 30.0
+"""Time after which the orchestrator ends a trial whose command has died."""
+_PATIENCE_SECONDS = 60.0
+"""Time for which an orchestrator may be away, as when it is restarted."""
+_ABSENCE_SECONDS = 20.0
+"""Time for which no process reaches the new draft before it counts as failing. A restarted
+orchestrator needs a moment."""
+
+
+class SwapError(SlipstreamError):
+    """A swap cannot be done as it was asked."""
+
+    reason = Reason.SERVICE_FAILED
+
+
+class _FailingError(Exception):
+    """The new draft fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """How large a trial is."""
+
+    share: float
+    turn_count: int
+    """Turns of the new draft after which it is judged."""
+    token_count: int | None
+    """Tokens of the new draft after which it is judged, if that comes first."""
+    longest: float
+    """Seconds after which it is judged by what there is."""
+    start_seconds: float
+    """Seconds that the new draft has to serve."""
+
+
+class Finding(NamedTuple):
+    """The result of a trial."""
+
+    verdict: Verdict
+    why: str
+    new: Figures
+    old: Figures
+
+
+class Trial:
+    """The trial of one draft."""
+
+    def __init__(
+        self,
+        operators: Operators,
+        address: str,
+        goal: Goal,
+        last_words: Callable[[], str | None],
+        report: Callable[[str], None],
+    ) -> None:
+        """``last_words`` returns why the new draft's process has ended; None while it runs, or if
+        it is none of ours. ``report`` is told how far the trial is."""
+        self._operators, self.address, self._goal = operators, address, goal
+        self._last_words, self.report = last_words, report
+        self._tally = Tally()
+        self._served = time.monotonic()
+        self.old_addresses: list[str] = []
+        """The drafts that the new one would replace."""
+        self.unreached: dict[str, str] = {}
+        """Addresses of processes that the last change has not reached, and why."""
+
+    def find(self) -> Finding:
+        """Run the trial. SwapError or PeerError if there can be none. The new draft is on trial
+        afterwards."""
+        drafts = _drafts_in(self._ask(self._operators.list))
+        if self.address in drafts:
+            raise SwapError(f"{self.address} is a draft of this orchestrator already: there is nothing to replace")
+        self.old_addresses = [*drafts]
+        try:
+            new = self._introduce()
+            if twin := self._twin_of(new):
+                why = f"it has the weights of the draft at {twin}, so neither guesses better"
+                return Finding(Verdict.UNDECIDED, why, Figures(), Figures())
+            return self._finding(*self._measure())
+        except _FailingError as error:
+            return self._finding(Verdict.FAILING, str(error))
+
+    def promote(self) -> None:
+        """Keep the new draft, and remove the old ones."""
+        self._ask(self._end_trial)
+        for address in self.old_addresses:
+            self._ask(lambda address=address: self._operators.remove(address))
+
+    def withdraw(self) -> None:
+        """Remove the new draft. If the orchestrator is away, the trial ends with its lease."""
+        self._note(self._operators.remove(self.address))
+
+    def _end_trial(self) -> Processes:
+        try:
+            processes = self._operators.set_trial(self.address, None)
+        except PeerError as error:
+            if error.reason != Reason.DRAFT_NOT_FOUND:
+                raise
+            processes = self._operators.add(self.address, None)
+        if _lacks_it(processes):  # a process was started again
+            processes = self._operators.add(self.address, None)
+        return processes
+
+    def _introduce(self) -> operator_pb2.Draft:
+        """Add the draft with no sessions, and return it once it serves."""
+        terms = trial_terms(0.0, _LEASE_SECONDS)
+        processes = self._ask(lambda: self._operators.add(self.address, terms))
+        if fault := _refusal(processes):
+            raise fault
+        deadline = time.monotonic() + self._goal.start_seconds
+        while True:
+            self._check_process()
+            new = _drafts_in(processes).get(self.address, operator_pb2.Draft())
+            if new.state == operator_pb2.DRAFT_STATE_SERVING:
+                return new
+            if new.state == operator_pb2.DRAFT_STATE_MISMATCHED:
+                raise SwapError(
+                    f"the draft at {self.address}, {new.model}, has another tokenizer than the target: it cannot be used here"
+                )
+            if time.monotonic() > deadline:
+                raise _FailingError(f"the orchestrator has not reached it in {self._goal.start_seconds:g} s")
+            self.report("waiting until the new draft serves")
+            time.sleep(POLL_SECONDS)
+            processes = self._renewed(0.0)
+
+    def _measure(self) -> tuple[Verdict, str]:
+        """Give the draft its share until there is enough to judge it."""
+        deadline = time.monotonic() + self._goal.longest
+        self._served = time.monotonic()
+        while True:
+            processes = self._renewed(self._goal.share)
+            self._tally.take(processes)
+            self._check_process()
+            self._check_presence(processes)
+            new, old = self._figures()
+            if self._is_enough(new) or time.monotonic() > deadline:
+                return judge(new, old)
+            self.report(
+                f"{new.turn_count} of {self._goal.turn_count} turns with the new draft, {old.turn_count} with the old"
+            )
+            time.sleep(POLL_SECONDS)
+
+    def _is_enough(self, new: Figures) -> bool:
+        most = self._goal.token_count
+        return new.turn_count >= self._goal.turn_count or (most is not None and new.token_count >= most)
+
+    def _renewed(self, share: float) -> Processes:
+        """Renew the trial, and begin it again in processes that were started since."""
+        terms = trial_terms(share, _LEASE_SECONDS)
+
+        def renew() -> Processes:
+            try:
+                processes = self._operators.set_trial(self.address, terms)
+            except PeerError as error:
+                if error.reason != Reason.DRAFT_NOT_FOUND:
+                    raise
+                return self._operators.add(self.address, terms)
+            return self._operators.add(self.address, terms) if _lacks_it(processes) else processes
+
+        return self._ask(renew)
+
+    def _check_process(self) -> None:
+        if (words := self._last_words()) is not None:
+            raise _FailingError(words)
+
+    def _check_presence(self, processes: Processes) -> None:
+        new = _drafts_in(processes).get(self.address)
+        now = time.monotonic()
+        if new is not None and new.state == operator_pb2.DRAFT_STATE_SERVING:
+            self._served = now
+        elif now - self._served > _ABSENCE_SECONDS:
+            raise _FailingError(f"the orchestrator has not reached it for {_ABSENCE_SECONDS:g} s")
+
+    def _twin_of(self, new: operator_pb2.Draft) -> str:
+        drafts = _drafts_in(self._ask(self._operators.list))
+        same = [address for address in self.old_addresses if address in drafts]
+        return next((a for a in same if drafts[a].weights_fingerprint == new.weights_fingerprint), "")
+
+    def _figures(self) -> tuple[Figures, Figures]:
+        return self._tally.of([self.address]), self._tally.of(self.old_addresses)
+
+    def _finding(self, verdict: Verdict, why: str) -> Finding:
+        return Finding(verdict, why, *self._figures())
+
+    def _ask(self, call: Callable[[], Processes]) -> Processes:
+        """Return the answer of a call that may be repeated. An orchestrator that is restarted is
+        waited for. PeerError."""
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while True:
+            try:
+                processes = call()
+            except PeerError as error:
+                may_pass = error.code in (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED)
+                if not may_pass or not self.old_addresses or time.monotonic() > deadline:
+                    raise
+                self._check_process()
+                self.report("the orchestrator is away; waiting for it")
+                time.sleep(POLL_SECONDS)
+            else:
+                self._note(processes)
+                return processes
+
+    def _note(self, processes: Processes) -> None:
+        self.unreached = {each.address: each.error.message for each in processes if each.HasField("error")}
+
+
+def _drafts_in(processes: Processes) -> dict[str, operator_pb2.Draft]:
+    """Return the drafts by their addresses. One that serves in any process counts as serving."""
+    found: dict[str, operator_pb2.Draft] = {}
+    for process in processes:
+        for draft in process.drafts:
+            known = found.get(draft.address)
+            if known is None or draft.state == operator_pb2.DRAFT_STATE_SERVING:
+                found[draft.address] = draft
+    return found
+
+
+def _lacks_it(processes: Processes) -> bool:
+    """Return whether a process does not know the draft on trial."""
+    return any(_reason_of(process) == Reason.DRAFT_NOT_FOUND for process in processes)
+
+
+def _refusal(processes: Processes) -> PeerError | None:
+    """Return why a process refuses the trial; None if none does. One that is away refuses
+    nothing."""
+    for process in processes:
+        if process.HasField("error") and _reason_of(process) in (Reason.DRAFT_ON_TRIAL, Reason.DRAFT_LIMIT):
+            return error_of(process.error)
+    return None
+
+
+def _reason_of(process: operator_pb2.ProcessDrafts) -> str:
+    return error_of(process.error).reason if process.HasField("error") else ""
