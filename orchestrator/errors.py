@@ -89,7 +89,7 @@ class DraftNotFoundError(SlipstreamError):
 
 
 class DraftOnTrialError(SlipstreamError):
-    """Another draft is on trial, or the trial is another request's (metadata: address)."""
+    """A draft is on trial already, or the trial is another request's (metadata: address)."""
 
     reason = Reason.DRAFT_ON_TRIAL
 

@@ -12,7 +12,7 @@ from typing import Final
 from slipstream.sampling_fields import SAMPLING_FIELDS
 
 _FIRST_FIELDS = 9
-_CHANGES = 4
+_CHANGES = 3
 
 WIRE_VERSION: Final = 1 + _CHANGES + len(SAMPLING_FIELDS) - _FIRST_FIELDS
 """Version of slipstream.wire.v1. Services of equal wire versions work together; others refuse each

@@ -16,6 +16,8 @@ from slipstream.v1 import operator_pb2
 _USUAL_LEASE_SECONDS, _LONGEST_LEASE_SECONDS = 60.0, 3600.0
 _LONGEST_ID, _LONGEST_ADDRESS, _LAST_PORT = 128, 255, 65535
 _HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?")
+_SCHEMES = frozenset({"dns", "ipv4", "ipv6", "unix", "unix-abstract", "vsock", "xds", "google-c2p", "passthrough"})
+"""Hosts that gRPC would read as the scheme of a URI: ``unix:1`` is a socket file."""
 
 _STATES = {
     DraftState.CONNECTING: operator_pb2.DRAFT_STATE_CONNECTING,
@@ -109,4 +111,4 @@ def _is_address(address: str) -> bool:
             return ipaddress.IPv6Address(host[1:-1]) is not None
         except ValueError:
             return False
-    return _HOST_NAME.fullmatch(host) is not None
+    return host.lower() not in _SCHEMES and _HOST_NAME.fullmatch(host) is not None

@@ -48,7 +48,7 @@ class OtherProcesses:
             return _failed(owner, status_of(error_of_call(error)))
         except SlipstreamError as error:
             return _failed(owner, status_of(error))
-        (found,) = answer.processes
+        found: operator_pb2.ProcessDrafts = answer.processes[0]
         return found
 
 

@@ -25,8 +25,10 @@ from orchestrator.rounds.rounds import Rounds
 from orchestrator.rounds.verification import VerifierSide
 from orchestrator.sessions.conversation.codec import Codec
 from orchestrator.sessions.turns.pair import Pair
+from slipstream.errors import FieldViolation, InvalidFieldsError
 from slipstream.rpc.connector import Connector
 from slipstream.structures.trials import StructureTrials
+from slipstream.transport.addresses import PlaintextError
 
 log = logging.getLogger(__name__)
 
@@ -95,9 +97,14 @@ class Peers:
         return self._draft_names.names
 
     async def add_draft(self, name: str) -> None:
-        """Add a draft, given as host:port. NotReadyError before `connect`."""
+        """Add a draft, given as host:port. NotReadyError before `connect`; InvalidFieldsError if
+        the peer token would go there in plaintext."""
         if self._tasks is None:
             raise NotReadyError("the orchestrator starts")
+        try:
+            self._settings.refuse_plaintext([name])
+        except PlaintextError as error:
+            raise InvalidFieldsError([FieldViolation("address", f"is refused: {error}")]) from error
         self._draft_names.add(name)
         await self._update_peers(self._tasks)
         self._follow(self._tasks)

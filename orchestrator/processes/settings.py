@@ -183,14 +183,18 @@ class OrchestratorSettings(StructureSettings, ListenSettings):
                 raise FileError(
                     f"--peer-tls-ca is needed beside --peer-tls-{name}: without it, peers are reached in plaintext"
                 )
-        if self.peer_token_file and not self.peer_tls_ca and not self.insecure:
-            refuse_plaintext_token([*self.verifier_addresses, *self.draft_addresses])
+        self.refuse_plaintext([*self.verifier_addresses, *self.draft_addresses])
         return Connector(
             reloaded_channel_credentials(files) if self.peer_tls_ca else None,
             reloaded_bearer("--peer-token-file", self.peer_token_file) if self.peer_token_file else None,
             self.peer_tls_name,
             self.insecure,
         )
+
+    def refuse_plaintext(self, addresses: list[str]) -> None:
+        """Raise PlaintextError if the peer token would leave this machine in plaintext."""
+        if self.peer_token_file and not self.peer_tls_ca and not self.insecure:
+            refuse_plaintext_token(addresses)
 
     @property
     def store_place(self) -> str:

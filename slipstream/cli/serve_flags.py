@@ -144,6 +144,13 @@ OURS = (
         settings={"orchestrator": "access"},
     ),
     Flag(
+        "--anyone-operates",
+        "without --access, let every caller replace the draft (see slipstream swap)",
+        "",
+        group=_SESSIONS,
+        settings={"orchestrator": "anyone-operates"},
+    ),
+    Flag(
         "--store",
         "where sessions are kept: a SQLite file, postgresql://..., or memory; default: a file in your state folder",
         "PLACE",

@@ -265,9 +265,9 @@ class DraftTrial(_message.Message):
     SHARE_FIELD_NUMBER: _builtins.int
     LEASE_FIELD_NUMBER: _builtins.int
     share: _builtins.float
-    """Share of the sessions that draft with it, from 0 to 1. A hash of the session's id decides which,
-    so it is the same in all processes. A session moves when its next turn begins. Sessions on the
-    ratio test stay with their drafts.
+    """Share of the sessions that draft with it, from 0 to 1. A hash of the session's id decides
+    which, so it is the same in all processes. A session moves when its next turn begins. Sessions
+    on the ratio test stay with their drafts.
     """
     @_builtins.property
     def lease(self) -> _duration_pb2.Duration:

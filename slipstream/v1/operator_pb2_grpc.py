@@ -106,8 +106,8 @@ class OperatorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SetDraftShare(self, request, context):
-        """Set the share of the draft on trial, renew its lease, or end the trial: the draft then stays, and
-        shares the sessions with the others.
+        """Set the share of the draft on trial, renew its lease, or end the trial: the draft then stays,
+        and shares the sessions with the others.
 
         Errors: OPERATORS_ONLY, DRAFT_ON_TRIAL, DRAFT_NOT_FOUND, STORE_UNAVAILABLE.
         """

@@ -58,8 +58,8 @@ class OperatorServiceStub:
     Errors: OPERATORS_ONLY, NOT_READY, DRAFT_ON_TRIAL, DRAFT_LIMIT, STORE_UNAVAILABLE.
     """
     SetDraftShare: _grpc.UnaryUnaryMultiCallable[_operator_pb2.SetDraftShareRequest, _operator_pb2.SetDraftShareResponse]
-    """Set the share of the draft on trial, renew its lease, or end the trial: the draft then stays, and
-    shares the sessions with the others.
+    """Set the share of the draft on trial, renew its lease, or end the trial: the draft then stays,
+    and shares the sessions with the others.
 
     Errors: OPERATORS_ONLY, DRAFT_ON_TRIAL, DRAFT_NOT_FOUND, STORE_UNAVAILABLE.
     """
@@ -100,8 +100,8 @@ class OperatorServiceAsyncStub(OperatorServiceStub):
     Errors: OPERATORS_ONLY, NOT_READY, DRAFT_ON_TRIAL, DRAFT_LIMIT, STORE_UNAVAILABLE.
     """
     SetDraftShare: _aio.UnaryUnaryMultiCallable[_operator_pb2.SetDraftShareRequest, _operator_pb2.SetDraftShareResponse]  # type: ignore[assignment]
-    """Set the share of the draft on trial, renew its lease, or end the trial: the draft then stays, and
-    shares the sessions with the others.
+    """Set the share of the draft on trial, renew its lease, or end the trial: the draft then stays,
+    and shares the sessions with the others.
 
     Errors: OPERATORS_ONLY, DRAFT_ON_TRIAL, DRAFT_NOT_FOUND, STORE_UNAVAILABLE.
     """
@@ -157,8 +157,8 @@ class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _operator_pb2.SetDraftShareRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_operator_pb2.SetDraftShareResponse, _abc.Awaitable[_operator_pb2.SetDraftShareResponse]]:
-        """Set the share of the draft on trial, renew its lease, or end the trial: the draft then stays, and
-        shares the sessions with the others.
+        """Set the share of the draft on trial, renew its lease, or end the trial: the draft then stays,
+        and shares the sessions with the others.
 
         Errors: OPERATORS_ONLY, DRAFT_ON_TRIAL, DRAFT_NOT_FOUND, STORE_UNAVAILABLE.
         """

@@ -11,7 +11,7 @@ from tools.reference import api
 from tools.reference.descriptors import Commented, public_protos
 
 WITHOUT_ERRORS = {"GetStatus"}
-OF_OTHER_SERVICES: set[str] = set()
+OF_OTHER_SERVICES = {"DRAFT_NOT_FOUND", "DRAFT_ON_TRIAL", "DRAFT_LIMIT"}
 
 
 @pytest.mark.parametrize("proto", public_protos(), ids=lambda proto: proto.file.name.rpartition("/")[2])

@@ -31,7 +31,9 @@ from tests.commands import SLIPSTREAM, run
 from tests.system.conftest import PAPER_PAIR, paper_tokens
 
 GOOD, BAD = ("arithmetic:ends=0&agreement=0.9", "arithmetic:ends=0&agreement=0.3")
-PAIR = dataclasses.replace(PAPER_PAIR, target="arithmetic:ends=0&forward_ms=3", orchestrator_flags=["--anyone-operates"])
+PAIR = dataclasses.replace(
+    PAPER_PAIR, target="arithmetic:ends=0&forward_ms=3", orchestrator_flags=["--anyone-operates"]
+)
 LENGTH = 60
 SETTINGS = Settings(max_token_count=LENGTH, draft_length=4)
 GOAL = Goal(share=0.5, turn_count=20, token_count=None, longest=300.0, start_seconds=120.0)
@@ -98,9 +100,7 @@ def operators(local: LocalServices, name: str = "test") -> Operators:
 
 
 def trial_of(local: LocalServices, address: str, name: str = "test", **goal: float) -> Trial:
-    return Trial(
-        operators(local, name), address, dataclasses.replace(GOAL, **goal), lambda: None, lambda text: None
-    )
+    return Trial(operators(local, name), address, dataclasses.replace(GOAL, **goal), lambda: None, lambda text: None)
 
 
 def addresses(local: LocalServices) -> list[str]:

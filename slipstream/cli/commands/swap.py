@@ -65,7 +65,7 @@ def swap(
 
     A service that runs already: slipstream swap --running draft-b:50053
 
-    No text changes, whatever comes of it. Better beyond noise: the new draft gets all sessions, and
+    No text changes. Better beyond noise: the new draft gets all sessions, and
     the old one is removed. Worse or failing: the new one is removed. Undecided: it is removed too,
     unless --keep or --ask says otherwise. Exit status 0: it was kept; 3: it was not.
 

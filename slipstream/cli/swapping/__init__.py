@@ -1,1 +1,1 @@
-"""What ``slipstream swap`` does: a trial of a new draft under traffic, and its verdict."""
+"""Parts of ``slipstream swap``: a trial of a new draft under traffic, and its verdict."""

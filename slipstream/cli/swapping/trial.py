@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from slipstream.cli.swapping.comparison import Figures, Tally, Verdict, judge
@@ -43,7 +44,7 @@ class _FailingError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """How large a trial is."""
+    """Size and limits of a trial."""
 
     share: float
     turn_count: int
@@ -107,7 +108,7 @@ class Trial:
         """Keep the new draft, and remove the old ones."""
         self._ask(self._end_trial)
         for address in self.old_addresses:
-            self._ask(lambda address=address: self._operators.remove(address))
+            self._ask(partial(self._operators.remove, address))
 
     def withdraw(self) -> None:
         """Remove the new draft. If the orchestrator is away, the trial ends with its lease."""
