@@ -236,7 +236,7 @@ async def test_only_operators_may(caller: Principal | None, anyone: bool, may: b
     listed.caller = caller or ANONYMOUS
     await rig.start(OpenAccess() if caller is None else cast(Any, listed), anyone_operates=anyone)
     try:
-        calls = [rig.stub.ListDrafts(pb.ListDraftsRequest()), rig.add(), rig.set_share(), rig.remove()]
+        calls: list[Any] = [rig.stub.ListDrafts(pb.ListDraftsRequest()), rig.add(), rig.set_share(), rig.remove()]
         for call in calls:
             if may:
                 await call
