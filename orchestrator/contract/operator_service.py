@@ -95,12 +95,9 @@ class OperatorService(operator_pb2_grpc.OperatorServiceServicer):
 
     def _check_caller(self, context: Context) -> None:
         """Raise OperatorsOnlyError unless an operator calls."""
-        caller = self._access.principal_of(context)
-        if isinstance(self._access, OpenAccess):
-            if not self._anyone_operates:
-                raise OperatorsOnlyError(_OPEN)
-        elif not caller.operator:
-            raise OperatorsOnlyError(_LISTED)
+        if isinstance(self._access, OpenAccess) and not self._anyone_operates:
+            raise OperatorsOnlyError(_OPEN)
+        self._access.operator_of(context, _LISTED)
 
     async def _everywhere(self, method: str, request: Any, context: Context) -> list[operator_pb2.ProcessDrafts]:
         """Return this process's drafts, and those of the others after the same request."""

@@ -292,7 +292,7 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
     async def GetAcceptanceHistory(
         self, request: orchestrator_pb2.GetAcceptanceHistoryRequest, context: Context
     ) -> AsyncIterator[orchestrator_pb2.GetAcceptanceHistoryResponse]:
-        async with _refusals(context):
+        async with refusals(context):
             self._access.operator_of(context, "acceptance by task tells what other callers ask: it is for operators")
             hour_count = hour_count_of(request)
             yield changes_message(await self._acceptance.target_changes())

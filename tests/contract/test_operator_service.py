@@ -15,7 +15,7 @@ from orchestrator.access.access import Access, OpenAccess
 from orchestrator.contract.operator_service import OperatorService
 from orchestrator.processes.draft_changes import MOST_DRAFTS, DraftChanges
 from orchestrator.rounds.drafts import Drafts
-from orchestrator.sessions.admission.principal import ANONYMOUS, Principal
+from orchestrator.sessions.admission.principal import Principal
 from orchestrator.store.rows import OwnerRow
 from slipstream.rpc.status import PeerError, error_of_call
 from slipstream.v1 import operator_pb2 as pb
@@ -52,13 +52,14 @@ class Others:
         return [pb.ProcessDrafts(process_id="q", error=status_pb2.Status(code=14, message=f"{method}: away"))]
 
 
-class Listed:
+class Listed(Access):
     """Access rules: the caller is what the test says."""
 
-    caller = ANONYMOUS
+    def __init__(self, caller: Principal) -> None:
+        self._caller = caller
 
     def principal_of(self, context: Any) -> Principal:
-        return self.caller
+        return self._caller
 
 
 class Rig:
@@ -232,9 +233,8 @@ async def test_a_request_has_an_id(rig: Rig, request_id: str) -> None:
     [(None, True, True), (None, False, False), (Principal("op", operator=True), False, True), (Principal("x"), False, False)],
 )  # fmt: skip
 async def test_only_operators_may(caller: Principal | None, anyone: bool, may: bool) -> None:
-    rig, listed = Rig(), Listed()
-    listed.caller = caller or ANONYMOUS
-    await rig.start(OpenAccess() if caller is None else cast(Any, listed), anyone_operates=anyone)
+    rig = Rig()
+    await rig.start(OpenAccess() if caller is None else Listed(caller), anyone_operates=anyone)
     try:
         calls: list[Any] = [rig.stub.ListDrafts(pb.ListDraftsRequest()), rig.add(), rig.set_share(), rig.remove()]
         for call in calls:
