@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch import nn
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from training import corpus
@@ -93,7 +94,7 @@ def _encode(tokenizer: PreTrainedTokenizerFast, dialogue: Dialogue) -> tuple[lis
     return ids, labels
 
 
-def _batches(
+def batches(
     tokenizer: PreTrainedTokenizerFast, entries: list[corpus.Entry], batch_tokens: int, rng: random.Random
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield right-padded ``[batch, length]`` int64 ids and labels of one pass, with dialogues of
@@ -128,11 +129,12 @@ def _new_model(shape: dict[str, int]) -> LlamaForCausalLM:
     )
 
 
-def _optimizers(model: LlamaForCausalLM, learning_rate: float) -> list[torch.optim.Optimizer]:
+def optimizers(model: nn.Module, learning_rate: float) -> list[torch.optim.Optimizer]:
     """Return Muon for the matrices and AdamW for the rest. After 16 passes over 300 symbols the
     loss is 0.40, and 3.70 with AdamW alone."""
-    matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
-    others = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
+    learnt = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    matrices = [p for name, p in learnt if p.ndim == 2 and "embed" not in name]
+    others = [p for name, p in learnt if p.ndim != 2 or "embed" in name]
     return [
         torch.optim.Muon(matrices, lr=learning_rate, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
         torch.optim.AdamW(others, lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.01, fused=True),
@@ -150,20 +152,20 @@ def _train(
     """Train by cross-entropy on the answers or, with a teacher, by the KL divergence to its
     distributions there."""
     rng = random.Random(recipe.seed)
-    step_count = recipe.passes * sum(1 for _ in _batches(tokenizer, entries, recipe.batch_tokens, random.Random(0)))
+    step_count = recipe.passes * sum(1 for _ in batches(tokenizer, entries, recipe.batch_tokens, random.Random(0)))
     student.train().to(device)
-    optimizers = _optimizers(student, recipe.peak_learning_rate)
+    used = optimizers(student, recipe.peak_learning_rate)
     warmup = max(20, step_count // 20)
     schedules = [
         torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda step: min((step + 1) / warmup, 0.51 + 0.5 * math.cos(math.pi * min(1, step / step_count)))
         )
-        for optimizer in optimizers
+        for optimizer in used
     ]
     started = time.monotonic()
     for done in range(recipe.passes):
         total, count = 0.0, 0
-        for ids, labels in _batches(tokenizer, entries, recipe.batch_tokens, rng):
+        for ids, labels in batches(tokenizer, entries, recipe.batch_tokens, rng):
             ids, labels = ids.to(device), labels.to(device)
             learnt = labels[:, 1:] != IGNORED
             with torch.autocast(device, dtype=torch.bfloat16):
@@ -180,7 +182,7 @@ def _train(
             student.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
             torch.nn.utils.clip_grad_norm_(student.parameters(), 1.0)
-            for optimizer, schedule in zip(optimizers, schedules, strict=True):
+            for optimizer, schedule in zip(used, schedules, strict=True):
                 optimizer.step()
                 schedule.step()
             total, count = total + loss.item(), count + 1

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.engine.errors import UnsupportedModelError
+from slipstream.engine.heads.eagle3_config import is_eagle3
+from slipstream.engine.heads.eagle3_loading import load_eagle3
 from slipstream.engine.heads.files import HeadTarget, read_config
 from slipstream.engine.heads.medusa import load_medusa
 from slipstream.engine.heads.medusa_config import is_medusa
@@ -20,7 +22,10 @@ FINGERPRINT = "target_fingerprint"
 
 Load = Callable[[Path, Mapping[str, Any], HeadTarget], HiddenHeads]
 
-_KINDS: list[tuple[Callable[[Mapping[str, Any]], bool], Load]] = [(is_medusa, load_medusa)]
+_KINDS: list[tuple[Callable[[Mapping[str, Any]], bool], Load]] = [
+    (is_medusa, load_medusa),
+    (is_eagle3, load_eagle3),
+]
 """For each kind of heads: whether a config.json is of it, and what loads it."""
 
 

@@ -1,25 +1,58 @@
-"""Matrices of heads, and the small functions around them. NumPy alone."""
+"""Matrices of heads, and the small functions around them. A matrix is bfloat16 and is multiplied by
+the tiles of compiled forwards, on one thread."""
 
 from __future__ import annotations
 
-import numpy as np
+import ctypes
+import functools
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
 
-from slipstream.sampling.kernel import Floats32
+import numpy as np
+from numba import types
+
+from slipstream.compilation import compile_shared
+from slipstream.engine.compiled.keeping import keep, made_of, unit
+from slipstream.engine.compiled.packing import packed_numbers
+from slipstream.engine.compiled.products import TILE_COLUMNS, TILE_ROWS
+from slipstream.engine.compiled.safetensors_file import rounded
+from slipstream.engine.compiled.tiles import call_tile, place_of
+from slipstream.sampling.kernel import Floats32, compiled_folder
+
+_TILE = "wide_bf16_products"
+_TILE_BYTES = 4 * TILE_COLUMNS
+_NO_BLOCKS = np.zeros(1, np.int64)
+"""A table of one block, as tiles read it: the matrix is in one piece."""
 
 
 class Matrix:
-    """A weight ``[outputs, inputs]``."""
+    """A matrix ``[outputs, inputs]`` of an even number of inputs, rounded to bfloat16."""
 
     def __init__(self, weight: Floats32) -> None:
-        self._weight: Floats32 = np.ascontiguousarray(weight)
+        """The first one on a machine compiles for some seconds."""
+        self._outputs = len(weight)
+        self._packed = packed_numbers(rounded(weight), wide=True)
+        packed = self._packed
+        compile_shared([unit(_TILE, partial(place_of, _TILE)), unit("heads", _multiply)], compiled_folder())
+        self._told = place_of(_TILE), packed.data.ctypes.data, packed.column_bytes, packed.steps
+        self._tiles = packed.outputs // TILE_COLUMNS
 
     def times(self, rows: Floats32) -> Floats32:
         """Return the outputs ``[rows, outputs]`` of rows ``[rows, inputs]``."""
-        if len(rows) == 1:  # twice as fast as a product of matrices
-            alone: Floats32 = (self._weight @ rows[0])[np.newaxis]
-            return alone
-        outputs: Floats32 = rows @ self._weight.T
-        return outputs
+        rows = np.ascontiguousarray(rows, np.float32)
+        outputs = np.empty((len(rows), self._packed.outputs), np.float32)
+        _multiply()(
+            *self._told,
+            self._tiles,
+            _NO_BLOCKS.ctypes.data,
+            rows.ctypes.data,
+            len(rows),
+            self._packed.row_bytes,
+            outputs.ctypes.data,
+            4 * self._packed.outputs,
+        )
+        return outputs[:, : self._outputs]
 
 
 def normed(rows: Floats32, weight: Floats32, epsilon: float) -> Floats32:
@@ -50,3 +83,46 @@ def turned(rows: Floats32, turns: tuple[Floats32, Floats32]) -> Floats32:
     first, second = np.split(rows, 2, axis=-1)
     result: Floats32 = np.concatenate([first * cosines - second * sines, second * cosines + first * sines], axis=-1)
     return result
+
+
+def _entry_of(made_of: str) -> Callable[..., Any]:
+    def entry(
+        tile: Any,
+        weights: Any,
+        column_bytes: Any,
+        steps: Any,
+        tiles: Any,
+        table: Any,
+        inputs: Any,
+        rows: Any,
+        row_bytes: Any,
+        outputs: Any,
+        output_bytes: Any,
+    ) -> None:
+        made_of  # noqa: B018 # in the closure, so that Numba tells one from another
+        for index in range(tiles):
+            for row in range(0, rows, TILE_ROWS):
+                call_tile(
+                    tile,
+                    min(TILE_ROWS, rows - row),
+                    inputs + row * row_bytes,
+                    row_bytes,
+                    weights + index * 2 * column_bytes,
+                    column_bytes,
+                    steps,
+                    table,
+                    1,
+                    0,
+                    outputs + row * output_bytes + index * _TILE_BYTES,
+                    output_bytes,
+                )
+
+    return entry
+
+
+@functools.cache
+def _multiply() -> Callable[..., None]:
+    kept = keep(types.void(*[types.int64] * 11), _entry_of(made_of()))
+    function = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 11)(kept.address)
+    function.kept = kept  # type: ignore[attr-defined] # as long as it may be called
+    return cast(Callable[..., None], function)

@@ -1,0 +1,81 @@
+"""Training of Medusa heads (Cai et al. 2024): head i learns the target's distribution i + 1 tokens
+after the next one, from the target's last hidden state."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+from torch import nn
+
+from training.heads import Read, Target, Told
+
+_HEAD_DECAY = 0.8
+"""Weight of a head's loss against that of the head before: later tokens count less often."""
+
+
+class ResidualBlock(nn.Module):
+    """x + SiLU(Linear(x))."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(size, size)
+        nn.init.zeros_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Compute rows."""
+        return rows + F.silu(self.linear(rows))
+
+
+class MedusaTraining:
+    """`training.heads.Trained` of Medusa heads."""
+
+    def __init__(self, target: Target, head_count: int) -> None:
+        self._target = target
+        output = target.model.get_output_embeddings().weight
+        vocabulary_size, hidden_size = output.shape
+        self._heads = nn.ModuleList(
+            nn.Sequential(ResidualBlock(hidden_size), nn.Linear(hidden_size, vocabulary_size, bias=False))
+            for _ in range(head_count)
+        )
+        with torch.no_grad():
+            for head in self._heads:
+                head[1].weight.copy_(output)  # type: ignore[index]
+        self.module: nn.Module = self._heads
+
+    def tell(self, read: Read) -> Told:
+        """See `training.heads.Trained`."""
+        loss, right, count = torch.zeros((), device=read.ids.device), [], []
+        for number, head in enumerate(self._heads):
+            ahead = number + 2
+            are_chosen = read.are_answers[:, 1:][:, : -ahead + 1] & read.are_answers[:, ahead:]
+            rows = are_chosen.nonzero(as_tuple=True)
+            goal = self._target.logits(read.last[rows[0], rows[1] + ahead - 1]).float()
+            said = head(read.last[rows]).float().log_softmax(-1)
+            divergence = F.kl_div(said, goal.log_softmax(-1), log_target=True, reduction="batchmean")
+            loss = loss + _HEAD_DECAY**number * divergence
+            right.append((said.argmax(-1) == goal.argmax(-1)).sum())
+            count.append(torch.tensor(len(rows[0]), device=read.ids.device))
+        return Told(loss, torch.stack(right), torch.stack(count))
+
+    def save(self, out: Path) -> None:
+        """Write the layout of Medusa's own releases, in safetensors."""
+        tensors = {
+            name: tensor.detach().to("cpu", torch.bfloat16).contiguous()
+            for name, tensor in self._heads.state_dict().items()
+        }
+        save_file(tensors, out / "medusa_lm_head.safetensors", metadata={"format": "pt"})
+        values = {
+            "architectures": ["MedusaModel"],
+            "model_type": "medusa",
+            "base_model_name_or_path": self._target.directory.name,
+            "medusa_num_heads": len(self._heads),
+            "medusa_num_layers": 1,
+            "hidden_size": self._target.model.config.hidden_size,
+            "vocab_size": self._target.model.config.vocab_size,
+        }
+        (out / "config.json").write_text(json.dumps(values, indent=2) + "\n")
