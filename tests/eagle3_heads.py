@@ -15,6 +15,20 @@ from slipstream.engine.heads.eagle3_config import Eagle3Config, TargetShape, rea
 from slipstream.engine.heads.eagle3_tensors import EMBEDDING, OFFSETS, weight_shapes
 from slipstream.sampling.blocks import floats_of
 
+__all__ = [
+    "HIDDEN",
+    "LAYERS",
+    "OFFSETS",
+    "SHAPE",
+    "VOCABULARY",
+    "Weights",
+    "config_values",
+    "plain_chain",
+    "random_weights",
+    "write",
+    "write_random",
+]
+
 VOCABULARY, HIDDEN, LAYERS = 64, 32, 6
 SHAPE = TargetShape(LAYERS, HIDDEN, VOCABULARY)
 
@@ -94,10 +108,12 @@ def plain_chain(
     ids = np.arange(config.draft_vocabulary_size) + weights[OFFSETS]
 
     def norm(x: np.ndarray, name: str) -> np.ndarray:
-        return x / np.sqrt((x**2).mean(-1, keepdims=True) + config.epsilon) * wide[f"{name}.weight"]
+        normed: np.ndarray = x / np.sqrt((x**2).mean(-1, keepdims=True) + config.epsilon) * wide[f"{name}.weight"]
+        return normed
 
     def linear(x: np.ndarray, name: str) -> np.ndarray:
-        return x @ wide[f"{name}.weight"].T
+        outputs: np.ndarray = x @ wide[f"{name}.weight"].T
+        return outputs
 
     def turn(x: np.ndarray) -> np.ndarray:
         half = config.head_size // 2

@@ -166,7 +166,7 @@ class Eagle3(nn.Module):
         return cast(Layer, self.layers[0])
 
     def _in_heads(self, rows: torch.Tensor) -> torch.Tensor:
-        return rows.unflatten(-1, (-1, self.config.head_size))
+        return rows.reshape(*rows.shape[:-1], -1, self.config.head_size)
 
 
 def turned(rows: torch.Tensor, turns: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:

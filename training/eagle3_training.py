@@ -91,7 +91,7 @@ def unroll(module: Eagle3, read: Read, rows: Rows, steps: int) -> Iterator[torch
     features = module.fuse(torch.cat(read.states, dim=-1).flatten(0, 1))
     inputs, residual = module.enter(ids.roll(-1, 1).flatten(), features)
     keys, values = module.keep(inputs, module.turns(positions.flatten()))
-    text = keys.unflatten(0, ids.shape), values.unflatten(0, ids.shape)
+    text = keys.view(*ids.shape, *keys.shape[1:]), values.view(*ids.shape, *values.shape[1:])
     chosen = batch * ids.shape[1] + position
     inputs, residual = inputs[chosen], residual[chosen]
     own: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -177,12 +177,12 @@ def _attend(
     keys, values = text
     batch, length, kv_heads, size = keys.shape
     shared = queries.shape[1] // kv_heads
+    apart = queries.reshape(-1, kv_heads, shared, size)
     grouped = queries.new_zeros(batch, length, kv_heads, shared, size)
-    grouped[rows] = queries.unflatten(1, (kv_heads, shared))
+    grouped[rows] = apart
     scores = torch.einsum("bqhgs,bkhs->bqhgk", grouped, keys)[rows].float()
     later = torch.arange(length, device=keys.device) > rows[1].unsqueeze(1)
     scores = scores.masked_fill(later[:, None, None, :], -torch.inf)
-    apart = queries.unflatten(1, (kv_heads, shared))
     each = [torch.einsum("rhgs,rhs->rhg", apart, key).float() for key, _ in own]
     weights = (torch.cat([scores, *(one.unsqueeze(-1) for one in each)], dim=-1) * module.scaling).softmax(-1)
     weights = weights.to(values.dtype)

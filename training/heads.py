@@ -66,7 +66,7 @@ class Told(NamedTuple):
     loss: torch.Tensor
     right: torch.Tensor
     """``[tokens ahead]``: how often the likeliest token was the target's."""
-    count: torch.Tensor
+    counted: torch.Tensor
     """``[tokens ahead]``: of how many."""
 
 
@@ -179,8 +179,8 @@ def _measured(trained: Trained, held_out: list[Read]) -> str:
     trained.module.eval()
     told = [trained.tell(read) for read in held_out]
     trained.module.train()
-    right, count = (torch.stack(each).sum(0) for each in zip(*[(t.right, t.count) for t in told], strict=True))
-    shares = " ".join(f"{share:.3f}" for share in (right / count).tolist())
+    right, counted = (torch.stack(each).sum(0) for each in zip(*[(t.right, t.counted) for t in told], strict=True))
+    shares = " ".join(f"{share:.3f}" for share in (right / counted).tolist())
     loss = sum(t.loss.item() for t in told) / len(told)
     return f"loss {loss:.4f}  right {shares}"
 

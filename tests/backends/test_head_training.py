@@ -52,7 +52,7 @@ def test_heads_learn_what_the_target_says(kind: str, target: Target, reads: list
     train(heads, few, Recipe(steps=12, peak_learning_rate=2e-3, seed=0))
     after = heads.tell(few[0].floats())
     assert after.loss < before.loss
-    assert after.count.tolist() == before.count.tolist()
+    assert after.counted.tolist() == before.counted.tolist()
 
 
 def test_an_eagle3_head_is_saved_in_the_speculators_layout(tmp_path: Path, target: Target, reads: list[Read]) -> None:

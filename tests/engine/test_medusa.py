@@ -46,9 +46,9 @@ class States:
 
 
 def weights(known: int = VOCABULARY, layers: int = 1, *, bias: bool = True) -> list[dict[str, torch.Tensor]]:
-    """For each head its linear layers and its output matrix."""
+    """For each head its linear layers and its output matrix, in numbers of bfloat16."""
     torch.manual_seed(3)
-    return [
+    heads = [
         {
             **{f"w{layer}": torch.randn(SIZE, SIZE) / 6 for layer in range(layers)},
             **({f"b{layer}": torch.randn(SIZE) / 6 for layer in range(layers)} if bias else {}),
@@ -56,6 +56,7 @@ def weights(known: int = VOCABULARY, layers: int = 1, *, bias: bool = True) -> l
         }
         for _ in range(HEADS)
     ]
+    return [{name: weight.bfloat16().float() for name, weight in head.items()} for head in heads]
 
 
 def reference(heads: list[dict[str, torch.Tensor]], row: Floats32) -> list[tuple[int, float]]:

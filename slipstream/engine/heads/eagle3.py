@@ -16,12 +16,11 @@ wrote last: a hint may be a little worse for it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
-from slipstream.engine.heads.eagle3_layer import Eagle3Layer, Entered
-from slipstream.engine.heads.matrix import softmax
+from slipstream.engine.heads.eagle3_layer import Eagle3Layer
+from slipstream.engine.heads.eagle3_step import Memory, Stepper
 from slipstream.engine.heads.picking import Picked, Picking
 from slipstream.engine.hidden_heads import Guess, HiddenStates, Settled
 from slipstream.engine.sequence import PageCopy
@@ -40,22 +39,12 @@ LONGEST_SIGHT = 2048
 after a long text."""
 
 
-class _Seen(NamedTuple):
-    """What a chain attends to: ``[key heads, positions + room for the guess, size]``."""
-
-    keys: Floats32
-    values: Floats32
-    are_hidden: np.ndarray
-    """bool ``[positions]``: positions that were not taken note of."""
-
-
 class _Chain:
     """A sequence's guess as it grows."""
 
-    def __init__(self, settled: Settled, seen: _Seen) -> None:
-        self._settled, self._seen = settled, seen
-        self._count = len(seen.are_hidden)
-        """Positions whose keys and values are there."""
+    def __init__(self, settled: Settled, memory: Memory) -> None:
+        """``memory`` has what the last settled row attends to."""
+        self._settled, self.memory = settled, memory
         self.tokens: list[int] = []
         self._survivals: list[float] = []
 
@@ -65,22 +54,24 @@ class _Chain:
         return len(self._settled.tokens) + len(self.tokens)
 
     @property
+    def rule(self) -> SamplingRule:
+        """The rule by which the target chooses."""
+        return self._settled.rule
+
+    @property
+    def most(self) -> int:
+        """Most tokens of the guess."""
+        return min(self._settled.most, LONGEST_CHAIN)
+
+    @property
+    def last_token(self) -> int:
+        """The last token of the text with the guess."""
+        return self.tokens[-1] if self.tokens else self._settled.tokens[-1]
+
+    @property
     def context(self) -> Sequence[int]:
         """All tokens, if the rule looks at them."""
         return [*self._settled.tokens, *self.tokens] if self._settled.rule.penalises else ()
-
-    def attend(self, query: Floats32, scaling: float) -> Floats32:
-        """Return what a query ``[heads, size]`` sees, ``[heads * size]``."""
-        keys, values = self._seen.keys[:, : self._count], self._seen.values[:, : self._count]
-        scores = query.reshape(len(keys), -1, query.shape[-1]) @ keys.transpose(0, 2, 1)
-        scores[:, :, : len(self._seen.are_hidden)][:, :, self._seen.are_hidden] = -np.inf
-        attended: Floats32 = (softmax(scores * np.float32(scaling)) @ values).reshape(-1)
-        return attended
-
-    def append(self, keys: Floats32, values: Floats32) -> None:
-        """Add keys and values ``[key heads, size]`` of the next position."""
-        self._seen.keys[:, self._count], self._seen.values[:, self._count] = keys, values
-        self._count += 1
 
     def extend(self, picked: Picked | None) -> bool:
         """Add a token, and return whether another one may follow."""
@@ -89,7 +80,7 @@ class _Chain:
         survival = (self._survivals[-1] if self._survivals else 1.0) * min(1.0, picked.odds)
         self.tokens.append(picked.token)
         self._survivals.append(survival)
-        has_room = len(self.tokens) < min(self._settled.most, LONGEST_CHAIN)
+        has_room = len(self.tokens) < self.most
         return has_room and survival >= LEAST_SURVIVAL and picked.token not in self._settled.rule.ends
 
     @property
@@ -108,6 +99,7 @@ class Eagle3Heads:
         """Taps the layers that the head reads. UnsupportedModelError if they cannot be read."""
         self.source_id = source_id
         self._layer, self._picking, self._hidden = layer, picking, hidden
+        self._stepper = Stepper(layer)
         hidden.tap(layer.config.layer_ids)
         self._page_size = 0
         self._memory: np.ndarray = np.empty(0)
@@ -135,64 +127,69 @@ class Eagle3Heads:
         """See `slipstream.engine.hidden_heads.HiddenHeads`."""
         if not settled:
             return []
-        entered, positions = self._take_note(settled)
+        features = self._take_note(settled)
         asking = [index for index, each in enumerate(settled) if each.most > 0]
-        chains = {index: _Chain(settled[index], self._seen_by(settled[index])) for index in asking}
+        chains = {index: _Chain(settled[index], self._memory_of(settled[index])) for index in asking}
         if chains:
             last = np.cumsum([each.row_count for each in settled])[asking] - 1
-            begun = Entered(entered.inputs[last], entered.residual[last])
-            self._grow([*chains.values()], begun, positions[last], [settled[index].rule for index in asking])
+            self._grow([*chains.values()], features[last])
         return [chains[index].guess if index in chains else Guess() for index in range(len(settled))]
 
-    def _take_note(self, settled: Sequence[Settled]) -> tuple[Entered, np.ndarray]:
-        """Keep the keys and values of all settled rows. Returns the rows and their positions."""
+    def _take_note(self, settled: Sequence[Settled]) -> Floats32:
+        """Keep the keys and values of all settled rows. Returns the rows' features."""
         states, layer = self._hidden.tapped(), self._layer
         rows = np.concatenate([np.arange(each.first_row, each.first_row + each.row_count) for each in settled])
         positions = np.concatenate([np.arange(each.start, each.start + each.row_count) for each in settled])
         following = np.concatenate(
             [np.array(each.tokens[each.start + 1 : each.start + each.row_count + 1]) for each in settled]
         )
-        entered = layer.enter(following, layer.fuse(states[rows]))
-        keys, values = layer.keep(entered.inputs, layer.turns(positions))
+        features = layer.fuse(states[rows])
+        keys, values = layer.keep(layer.enter(following, features), layer.turns(positions))
         pages = np.concatenate([self._pages_of(each) for each in settled])
         places = positions % self._page_size
         self._memory[0, pages, places], self._memory[1, pages, places] = keys, values
         self._following[pages, places] = following
-        return entered, positions
+        return features
 
     def _pages_of(self, settled: Settled) -> np.ndarray:
         positions = np.arange(settled.start, settled.start + settled.row_count)
         return np.array(settled.pages)[positions // self._page_size]
 
-    def _seen_by(self, settled: Settled) -> _Seen:
-        """Return what a chain after a sequence attends to."""
-        end = settled.start + settled.row_count
+    def _memory_of(self, settled: Settled) -> Memory:
+        """Return what the last settled row of a sequence attends to, with room for it and for a
+        guess."""
+        end = settled.start + settled.row_count - 1
         first_page = max(0, end - LONGEST_SIGHT) // self._page_size
-        pages = np.array(settled.pages[first_page : -(-end // self._page_size)])
         first = first_page * self._page_size
-        count, room = end - first, min(settled.most, LONGEST_CHAIN)
-        stored = self._memory[:, pages].reshape(2, -1, *self._memory.shape[3:])[:, :count]
-        seen = np.empty((2, stored.shape[2], count + room, stored.shape[3]), dtype=np.float32)
-        seen[:, :, :count] = stored.transpose(0, 2, 1, 3)
-        noted = self._following[pages].reshape(-1)[:count]
-        return _Seen(seen[0], seen[1], noted != np.array(settled.tokens[first + 1 : end + 1]))
+        pages = np.array(settled.pages[first_page : -(-end // self._page_size)], dtype=np.int64)
+        noted = self._following[pages].reshape(-1)[: end - first]
+        seen = np.flatnonzero(noted == np.array(settled.tokens[first + 1 : end + 1], dtype=np.int64))
+        stored = self._memory[:, pages].reshape(2, -1, *self._memory.shape[3:])
+        config, room = self._layer.config, min(settled.most, LONGEST_CHAIN)
+        both = np.empty((2, config.kv_head_count, len(seen) + room, config.head_size), dtype=np.float32)
+        both[:, :, : len(seen)] = stored[:, seen].transpose(0, 2, 1, 3)
+        return Memory(both[0], both[1], len(seen))
 
-    def _grow(self, chains: list[_Chain], entered: Entered, positions: np.ndarray, rules: list[SamplingRule]) -> None:
-        """Let chains grow from their last settled rows."""
-        layer, scaling = self._layer, self._layer.config.head_size**-0.5
-        while chains:
-            queries = layer.ask(entered.inputs, layer.turns(positions))
-            attended = np.stack([chain.attend(query, scaling) for chain, query in zip(chains, queries, strict=True)])
-            said = layer.leave(attended, entered.residual)
-            picked = self._picking.pick(
-                said.logits, rules, [chain.context for chain in chains], [chain.length for chain in chains]
+    def _grow(self, chains: list[_Chain], features: Floats32) -> None:
+        """Let chains grow from the features of their last settled rows."""
+        longest = min(LONGEST_CHAIN, max([chain.most for chain in chains]))
+        starts = np.array([chain.length - 2 for chain in chains])
+        turns = self._layer.turns(starts[:, np.newaxis] + np.arange(longest))
+        going = np.arange(len(chains))
+        tokens = [chain.last_token for chain in chains]
+        for step in range(longest):
+            features = np.ascontiguousarray(features)
+            logits = self._stepper.step(
+                tokens, features, np.ascontiguousarray(turns[going, step]), [chain.memory for chain in chains]
             )
-            going = [index for index, chain in enumerate(chains) if chain.extend(picked[index])]
-            chains, rules = [chains[index] for index in going], [rules[index] for index in going]
-            if not chains:
+            picked = self._picking.pick(
+                logits,
+                [chain.rule for chain in chains],
+                [chain.context for chain in chains],
+                [chain.length for chain in chains],
+            )
+            kept = [index for index, chain in enumerate(chains) if chain.extend(picked[index])]
+            if not kept:
                 return
-            positions = positions[going] + 1
-            entered = layer.enter(np.array([chain.tokens[-1] for chain in chains]), said.features[going])
-            keys, values = layer.keep(entered.inputs, layer.turns(positions))
-            for chain, key, value in zip(chains, keys, values, strict=True):
-                chain.append(key, value)
+            chains, features, going = [chains[index] for index in kept], features[kept], going[kept]
+            tokens = [chain.last_token for chain in chains]

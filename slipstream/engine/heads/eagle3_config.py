@@ -170,9 +170,10 @@ def _parted(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         layer = said
         head.setdefault("norm_before_residual", False)  # as the older releases' own code computes
     else:
-        head, layer = said, said.get("transformer_layer_config")
-        if not isinstance(layer, Mapping):
-            raise _refusal("transformer_layer_config", layer, "an object")
+        head, nested = said, said.get("transformer_layer_config")
+        if not isinstance(nested, Mapping):
+            raise _refusal("transformer_layer_config", nested, "an object")
+        layer = dict(nested)
     layer = {key: value for key, value in layer.items() if value is not None}
     kind = layer.setdefault("model_type", "llama")
     if kind not in _LAYER_DEFAULTS:

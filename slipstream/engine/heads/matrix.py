@@ -7,7 +7,7 @@ import ctypes
 import functools
 from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numba import types
@@ -22,8 +22,22 @@ from slipstream.sampling.kernel import Floats32, compiled_folder
 
 _TILE = "wide_bf16_products"
 _TILE_BYTES = 4 * TILE_COLUMNS
-_NO_BLOCKS = np.zeros(1, np.int64)
+TABLE = np.zeros(1, np.int64)
 """A table of one block, as tiles read it: the matrix is in one piece."""
+
+
+class MatrixPlace(NamedTuple):
+    """What compiled code is told of a matrix."""
+
+    place: int
+    column_bytes: int
+    steps: int
+    tiles: int
+
+
+def tile_place() -> int:
+    """Return the address of the tile that multiplies all matrices."""
+    return place_of(_TILE)
 
 
 class Matrix:
@@ -35,17 +49,18 @@ class Matrix:
         self._packed = packed_numbers(rounded(weight), wide=True)
         packed = self._packed
         compile_shared([unit(_TILE, partial(place_of, _TILE)), unit("heads", _multiply)], compiled_folder())
-        self._told = place_of(_TILE), packed.data.ctypes.data, packed.column_bytes, packed.steps
-        self._tiles = packed.outputs // TILE_COLUMNS
+        self.told = MatrixPlace(
+            packed.data.ctypes.data, packed.column_bytes, packed.steps, packed.outputs // TILE_COLUMNS
+        )
 
     def times(self, rows: Floats32) -> Floats32:
         """Return the outputs ``[rows, outputs]`` of rows ``[rows, inputs]``."""
         rows = np.ascontiguousarray(rows, np.float32)
         outputs = np.empty((len(rows), self._packed.outputs), np.float32)
         _multiply()(
-            *self._told,
-            self._tiles,
-            _NO_BLOCKS.ctypes.data,
+            tile_place(),
+            *self.told,
+            TABLE.ctypes.data,
             rows.ctypes.data,
             len(rows),
             self._packed.row_bytes,
@@ -76,10 +91,10 @@ def softmax(rows: Floats32) -> Floats32:
     return result
 
 
-def turned(rows: Floats32, turns: tuple[Floats32, Floats32]) -> Floats32:
-    """Return queries or keys ``[rows, heads, size]`` turned by cosines and sines ``[rows, 1, size /
-    2]`` of their positions (Su et al. 2021)."""
-    cosines, sines = turns
+def turned(rows: Floats32, turns: Floats32) -> Floats32:
+    """Return queries or keys ``[rows, heads, size]`` turned by the cosines and sines ``[rows,
+    size]`` of their positions (Su et al. 2021)."""
+    cosines, sines = np.split(turns[:, np.newaxis], 2, axis=-1)
     first, second = np.split(rows, 2, axis=-1)
     result: Floats32 = np.concatenate([first * cosines - second * sines, second * cosines + first * sines], axis=-1)
     return result
