@@ -34,18 +34,20 @@ class Eagle3Training:
 
     def __init__(self, target: Target, steps: int, counts: Counter[int], values: dict[str, object]) -> None:
         """``counts``: how often the answers have each token. ``values``: the config.json."""
-        self._target, self._steps, self._values = target, steps, values
+        self._steps, self._values = steps, values
         shape = target.model.config
         sizes = TargetShape(shape.num_hidden_layers, shape.hidden_size, shape.vocab_size)
         self._config: Eagle3Config = read_eagle3_config(self._values, sizes)
         self._ids = _commonest(counts, self._config.draft_vocabulary_size).to(target.device)
         self._module = Eagle3(self._config)
         self.module: nn.Module = self._module
+        self.output_size = self._config.draft_vocabulary_size
         with torch.no_grad():
             self._module.embed_tokens.weight.copy_(target.model.get_input_embeddings().weight)
             self._module.lm_head.weight.copy_(target.model.get_output_embeddings().weight[self._ids])
             self._module.norm.weight.copy_(target.model.model.norm.weight)
         self._module.embed_tokens.requires_grad_(False)
+        self._output = target.model.get_output_embeddings().weight[self._ids]
 
     def tell(self, read: Read) -> Told:
         """See `training.heads.Trained`."""
@@ -63,12 +65,12 @@ class Eagle3Training:
 
     def _judge(self, logits: torch.Tensor, last: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the divergence from the target's distribution over the draft's vocabulary, and how
-        often the likeliest token is the target's."""
-        goal = self._target.logits(last).float()
-        kept = goal[:, self._ids].log_softmax(-1)
+        often the likeliest token of it is the same."""
+        with torch.no_grad():
+            goal = (last @ self._output.T).float()
         said = logits.float().log_softmax(-1)
-        loss = F.kl_div(said, kept, log_target=True, reduction="batchmean")
-        return loss, (self._ids[said.argmax(-1)] == goal.argmax(-1)).sum()
+        loss = F.kl_div(said, goal.log_softmax(-1), log_target=True, reduction="batchmean")
+        return loss, (said.argmax(-1) == goal.argmax(-1)).sum()
 
     def save(self, out: Path) -> None:
         """Write the ``speculators`` layout."""

@@ -19,7 +19,6 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from torch import nn
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from training import corpus
@@ -129,12 +128,11 @@ def _new_model(shape: dict[str, int]) -> LlamaForCausalLM:
     )
 
 
-def optimizers(model: nn.Module, learning_rate: float) -> list[torch.optim.Optimizer]:
+def _optimizers(model: LlamaForCausalLM, learning_rate: float) -> list[torch.optim.Optimizer]:
     """Return Muon for the matrices and AdamW for the rest. After 16 passes over 300 symbols the
     loss is 0.40, and 3.70 with AdamW alone."""
-    learnt = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    matrices = [p for name, p in learnt if p.ndim == 2 and "embed" not in name]
-    others = [p for name, p in learnt if p.ndim != 2 or "embed" in name]
+    matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
+    others = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
     return [
         torch.optim.Muon(matrices, lr=learning_rate, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
         torch.optim.AdamW(others, lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.01, fused=True),
@@ -154,13 +152,13 @@ def _train(
     rng = random.Random(recipe.seed)
     step_count = recipe.passes * sum(1 for _ in batches(tokenizer, entries, recipe.batch_tokens, random.Random(0)))
     student.train().to(device)
-    used = optimizers(student, recipe.peak_learning_rate)
+    optimizers = _optimizers(student, recipe.peak_learning_rate)
     warmup = max(20, step_count // 20)
     schedules = [
         torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda step: min((step + 1) / warmup, 0.51 + 0.5 * math.cos(math.pi * min(1, step / step_count)))
         )
-        for optimizer in used
+        for optimizer in optimizers
     ]
     started = time.monotonic()
     for done in range(recipe.passes):
@@ -182,7 +180,7 @@ def _train(
             student.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
             torch.nn.utils.clip_grad_norm_(student.parameters(), 1.0)
-            for optimizer, schedule in zip(used, schedules, strict=True):
+            for optimizer, schedule in zip(optimizers, schedules, strict=True):
                 optimizer.step()
                 schedule.step()
             total, count = total + loss.item(), count + 1

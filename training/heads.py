@@ -25,12 +25,13 @@ from transformers import AutoModelForCausalLM, LlamaForCausalLM, PreTrainedToken
 from slipstream.engine.heads.eagle3_config import default_layer_ids
 from slipstream.hosting.tokenizer_files import embedded_directory
 from training import corpus
-from training.embedded_pair import IGNORED, batches, optimizers
+from training.embedded_pair import IGNORED, batches
+from training.muon import Muon
 
 _PRINTED_EACH = 50
 """Steps between two lines of progress."""
 
-_WARM_UP = 30
+_WARM_UP = 10
 """Steps until the learning rate is at its peak."""
 
 _HELD_OUT_BATCHES = 4
@@ -74,6 +75,8 @@ class Trained(Protocol):
     """Heads in training."""
 
     module: nn.Module
+    output_size: int
+    """Rows of an output matrix."""
 
     def tell(self, read: Read) -> Told:
         """Return the loss over a batch, and what was right."""
@@ -152,12 +155,14 @@ def train(trained: Trained, reads: list[Read], recipe: Recipe) -> None:
     learnt = reads[:-_HELD_OUT_BATCHES]
     device = reads[0].ids.device
     trained.module.train().to(device)
-    used = optimizers(trained.module, recipe.peak_learning_rate)
+    used = _optimizers(trained, recipe.peak_learning_rate)
+    for group in [group for optimizer in used for group in optimizer.param_groups]:
+        group["peak"] = group["lr"]
     for step, read in enumerate(islice(_endless(learnt, rng), recipe.steps)):
         share = step / recipe.steps
         factor = min(1.0, (step + 1) / _WARM_UP) * (0.51 + 0.49 * math.cos(math.pi * share))
         for group in [group for optimizer in used for group in optimizer.param_groups]:
-            group["lr"] = recipe.peak_learning_rate * factor
+            group["lr"] = group["peak"] * factor
         with mixed(device.type):
             told = trained.tell(read.floats())
         trained.module.zero_grad(set_to_none=True)
@@ -167,6 +172,18 @@ def train(trained: Trained, reads: list[Read], recipe: Recipe) -> None:
             optimizer.step()
         if (step + 1) % _PRINTED_EACH == 0 or step + 1 == recipe.steps:
             print(f"step {step + 1} of {recipe.steps}  {_measured(trained, held_out)}", flush=True)
+
+
+def _optimizers(trained: Trained, learning_rate: float) -> list[torch.optim.Optimizer]:
+    """Return Muon for the inner matrices, and AdamW for the rest: an output matrix begins as the
+    target's."""
+    learnt = {name: each for name, each in trained.module.named_parameters() if each.requires_grad}
+    inner = {name for name, each in learnt.items() if each.ndim == 2 and len(each) != trained.output_size}
+    matrices, others = ([learnt[name] for name in learnt if (name in inner) is chosen] for chosen in (True, False))
+    return [
+        Muon(matrices, learning_rate),
+        torch.optim.AdamW(others, lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.01),
+    ]
 
 
 def _endless(reads: list[Read], rng: random.Random) -> Iterator[Read]:

@@ -46,6 +46,7 @@ class MedusaTraining:
             for head in self._heads:
                 head[1].weight.copy_(output)  # type: ignore[index]
         self.module: nn.Module = self._heads
+        self.output_size = vocabulary_size
 
     def tell(self, read: Read) -> Told:
         """See `training.heads.Trained`."""
