@@ -83,7 +83,7 @@ class Layer(nn.Module):
 
 
 class Said(NamedTuple):
-    """What a step says of each row."""
+    """The results of a step for each row."""
 
     logits: torch.Tensor
     """``[rows, draft vocabulary]``."""

@@ -39,7 +39,7 @@ _HELD_OUT_BATCHES = 4
 
 
 class Read(NamedTuple):
-    """What a target makes of a batch of dialogues."""
+    """A batch of dialogues, and the target's hidden states there."""
 
     ids: torch.Tensor
     """int64 ``[batch, length]``, padded on the right."""
@@ -62,7 +62,7 @@ class Read(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What heads say of a batch."""
+    """The loss of heads over a batch, and how often they were right."""
 
     loss: torch.Tensor
     right: torch.Tensor
@@ -141,7 +141,7 @@ def kept_reads(path: Path, read: Callable[[], list[Read]]) -> list[Read]:
 
 
 class Recipe(NamedTuple):
-    """How long and how fast to train."""
+    """The length and the rate of a training."""
 
     steps: int
     peak_learning_rate: float

@@ -1,5 +1,5 @@
-"""An EAGLE-3 head over pages guesses what its layout's plain computation says, whatever the steps
-were that its target took."""
+"""An EAGLE-3 head over pages guesses what its layout's plain computation says, for any steps of its
+target."""
 
 from __future__ import annotations
 
