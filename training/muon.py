@@ -41,7 +41,7 @@ class Muon(torch.optim.Optimizer):
 def orthogonal(matrix: torch.Tensor) -> torch.Tensor:
     """Return a matrix with the same singular vectors, and singular values near 1."""
     is_tall = matrix.shape[0] > matrix.shape[1]
-    wide = matrix.T if is_tall else matrix
+    wide: torch.Tensor = matrix.T if is_tall else matrix
     wide = wide / (wide.norm() + 1e-7)
     first, second, third = _FACTORS
     for _ in range(_ITERATIONS):

@@ -93,7 +93,7 @@ class TargetShape(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Eagle3Config:
-    """What an EAGLE-3 head computes."""
+    """The shape of an EAGLE-3 head, and its variants."""
 
     has_head_norms: bool
     """True if queries and keys are normed, as in Qwen3."""

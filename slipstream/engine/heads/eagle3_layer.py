@@ -42,7 +42,7 @@ class Eagle3Layer:
             "down": Matrix(weights["layers.0.mlp.down_proj.weight"]),
             "head": Matrix(weights[OUTPUT]),
         }
-        """Those of `slipstream.engine.heads.eagle3_step.MATRICES`."""
+        """The matrices that `slipstream.engine.heads.eagle3_step.MATRICES` names."""
         frequencies = rotary_frequencies(config.rotary, config.head_size)
         if frequencies is None:
             raise UnsupportedModelError(f"the EAGLE-3 head's rope_parameters are not known here: {dict(config.rotary)}")

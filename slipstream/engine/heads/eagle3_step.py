@@ -90,7 +90,7 @@ class Memory:
 
     @property
     def told(self) -> tuple[int, int, int, int]:
-        """What compiled code is told."""
+        """The addresses and counts for compiled code."""
         return self.keys.ctypes.data, self.values.ctypes.data, self.count, self.keys.shape[1]
 
 

@@ -27,7 +27,7 @@ TABLE = np.zeros(1, np.int64)
 
 
 class MatrixPlace(NamedTuple):
-    """What compiled code is told of a matrix."""
+    """The address and the sizes of a matrix, for compiled code."""
 
     place: int
     column_bytes: int
