@@ -8,6 +8,7 @@ prepare_imports("draft")
 
 from draft_service.service import DraftService
 from draft_service.settings import DraftSettings
+from draft_service.spoken import spoken_tokens
 from slipstream.hosting.process import ServiceKind, run_model_service
 from slipstream.wire.v1 import draft_pb2_grpc
 
@@ -21,6 +22,7 @@ DRAFT = ServiceKind(
     embedded_model="draft",
     exact=False,
     profile_seconds=0.3,
+    spoken=spoken_tokens,
 )
 
 if __name__ == "__main__":

@@ -61,10 +61,13 @@ class GuessJob(ContinuingJob):
         self, sequence: Sequence, rule: SamplingRule, text: CommittedText, limits: GuessLimits, worth: DraftWorth
     ) -> None:
         """``text`` holds the tail, and what was committed meanwhile."""
-        statement = Statement(text.base_length, tuple(text.tokens))
+        self._known = text.known
+        """The state of the text that the job has taken in."""
+        statement = Statement(text.base_length, (*text.tokens, *text.known[1].tokens))
         super().__init__(
             sequence, statement, (), rule, wanted=1, length_limit=_longest(statement.committed_length, limits)
         )
+        self.committed_length = text.length
         self._text, self._limits, self._worth = text, limits, worth
         self.lines = GuessLines(text, rule, limits, worth)
         self._line = self.lines.base
@@ -129,7 +132,7 @@ class GuessJob(ContinuingJob):
         else:
             super().begin(cache, context_length, vocabulary_size)
             self.tokens = self.sequence.tokens[: self.statement.base_length]
-            self.tokens.extend(self.statement.tail)
+            self.tokens.extend(self.statement.tail[: self.committed_length - self.statement.base_length])
         self._known_length = len(self.tokens)
         self.catch_up()
         self._plan()
@@ -153,18 +156,21 @@ class GuessJob(ContinuingJob):
         return self.tokens[known:] + array("q", line.path)
 
     def learn(self) -> None:
-        known, length = len(self.tokens), self._text.length
-        if length == known:
+        known, (length, remainder) = len(self.tokens), self._text.known
+        if (length, remainder) == self._known:
             return
-        added = self._text.tokens[known - self._text.base_length : length - self._text.base_length]
-        self.tokens.extend(added)
-        self.committed_length = length
-        self.length_limit = _longest(length, self._limits)
-        self.lines.commit(added)
+        self._known = (length, remainder)
+        if length > known:
+            added = self._text.tokens[known - self._text.base_length : length - self._text.base_length]
+            self.tokens.extend(added)
+            self.committed_length = length
+            self.length_limit = _longest(length, self._limits)
+            self.lines.commit(added)
+        self.lines.expect(remainder)
         self._text.guess = (length, tuple(self.lines.base.path))
 
     def catch_up(self) -> None:
-        if self._text.length == len(self.tokens):
+        if self._text.known == self._known:
             return
         base = self.lines.base
         self.learn()

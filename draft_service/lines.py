@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from draft_service.committed import CommittedText
+from draft_service.committed import CommittedText, Remainder
 from draft_service.outcomes import odds_of
 from draft_service.worth import SEND_SECONDS, DraftWorth
 from slipstream.engine.hinting.calibration import LEAST_SURVIVAL, temperature_class
@@ -36,6 +36,7 @@ class GuessLines:
         self._horizon = Horizon(
             text.length, worth.calibration, worth.maker[1], temperature_class=self._temperature_class
         )
+        self._horizon.expect(text.known[1].tokens, text.known[1].is_said_by)
         self.base = self._horizon.lines[0]
         """The base line."""
         self._has_text_ended = False
@@ -66,6 +67,13 @@ class GuessLines:
         self.base = self._horizon.lines[0]
         self._ended = {line for line in self._ended if line.is_alive}
         self._has_text_ended = tokens[-1] in self._rule.ends
+
+    def expect(self, remainder: Remainder) -> None:
+        """Take in what is known of the text after the committed tokens."""
+        with self._worth.lock:
+            self._horizon.expect(remainder.tokens, remainder.is_said_by)
+        self.base = self._horizon.lines[0]
+        self._ended = {line for line in self._ended if line.is_alive}
 
     def extend(self, line: Line, choice: Choice) -> None:
         """Continue a line by the draft's choice after it. Nothing follows an end token, or a

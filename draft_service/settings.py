@@ -14,4 +14,9 @@ class DraftSettings(ModelServiceSettings):
 
     model_config = SettingsConfigDict(env_prefix="SLIPSTREAM_DRAFT_", cli_prog_name="python -P -m draft_service")
 
+    target_tokenizer: str = Field(
+        "",
+        description="the target's model directory, hub id or .gguf file, if its tokenizer may differ from the draft's. Then "
+        "callers speak the target's tokens, and hints are translated by their text. Empty: the draft's own tokenizer is spoken",
+    )
     address: str = Field("127.0.0.1:50053", description="host:port to listen on; port 0 picks a free port")

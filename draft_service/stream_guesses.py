@@ -10,9 +10,8 @@ from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from draft_service.committed import CommittedText
+from draft_service.door import Door, Start, Telling
 from draft_service.guessing import GuessJob
-from draft_service.lines import GuessLimits
 from draft_service.worth import DraftWorth
 from slipstream.agreed import MAX_HINT_COUNT
 from slipstream.engine.continuing_job import sum_times
@@ -41,9 +40,10 @@ class StreamGuesses:
     """The guesses that one stream has started. They end with it."""
 
     def __init__(
-        self, host: JobHost[Any], handles: PeerHandles, telemetry: ServiceTelemetry, worth: DraftWorth
+        self, host: JobHost[Any], handles: PeerHandles, telemetry: ServiceTelemetry, worth: DraftWorth, door: Door
     ) -> None:
         self._host = host
+        self._door = door
         self._handles = handles
         self._telemetry = telemetry
         self._worth = worth
@@ -93,9 +93,8 @@ class StreamGuesses:
         try:
             self._check_commit(commit)
             if guesses is not None:
-                self._check_length(min(commit.position, guesses.text.length) + len(commit.tokens))
-                contradicts = guesses.text.add(commit.position, commit.tokens)
-                guesses.text.price = commit.price
+                self._check_length(min(commit.position, guesses.telling.length) + len(commit.tokens))
+                contradicts = guesses.telling.add(commit.position, commit.tokens, commit.price)
                 self._host.commit(*key, at_once=contradicts)
         except SlipstreamError as error:
             if guesses is None:
@@ -104,7 +103,7 @@ class StreamGuesses:
             self._host.stop_run(*key)
 
     def _check_commit(self, commit: draft_pb2.CommitTokens) -> None:
-        size = self._host.served.model.vocabulary_size
+        size = self._door.vocabulary_size
         violations = [*_price_violations(commit.price)]
         if commit.position < 0:
             violations.append(FieldViolation("position", f"must be at least 0, but is {commit.position}"))
@@ -123,26 +122,27 @@ class StreamGuesses:
     def _start(
         self, item: draft_pb2.DraftItem, answer: Answer[draft_pb2.DraftResult]
     ) -> Coroutine[Any, Any, None] | None:
-        start, engine = item.start, self._host.served
+        start = item.start
         if violations := [*_start_violations(start)]:
             raise InvalidFieldsError(violations)
-        rule = rule_of(start.rule, engine.model.vocabulary_size)
+        rule = rule_of(start.rule, self._door.vocabulary_size)
         if rule.draws_ratios:
             raise InvalidFieldsError(
                 [FieldViolation("rule.acceptance", "must not be RATIO: a hint has no odds for it")]
             )
         name = self._handles.open_handle(item.handle, start)
-        text = CommittedText(start.base_length, start.tail, start.price)
-        self._check_length(text.length)
-        limits = GuessLimits(min(start.until_length, engine.context_length + 1), start.least_length)
+        stated = Start(start.base_length, start.tail, start.until_length, start.least_length, start.price, rule)
+        telling = self._door.open(name, stated)
+        self._check_length(telling.length)
         key = name, item.round
 
         def make_job(sequence: Sequence) -> GuessJob:
-            guesses.job = job = GuessJob(sequence, rule, text, limits, self._worth)
+            work = telling.begin()
+            guesses.job = job = GuessJob(sequence, work.rule, work.text, work.limits, self._worth)
             job.label = start.traceparent
             return job
 
-        guesses = _Guesses(item, answer, self._telemetry, text, lambda: self._forget(key, guesses))
+        guesses = _Guesses(item, answer, self._telemetry, telling, lambda: self._forget(key, guesses))
         content = (start.base_length, tuple(start.tail), start.until_length, start.least_length, start.price, rule)
         guesses.is_first = self._running.setdefault(key, guesses) is guesses
         try:
@@ -172,7 +172,7 @@ class _Guesses:
     item: draft_pb2.DraftItem
     answer: Answer[draft_pb2.DraftResult]
     telemetry: ServiceTelemetry
-    text: CommittedText
+    telling: Telling
     forget: Callable[[], None]
     job: GuessJob | None = None
     is_first: bool = True
@@ -200,7 +200,7 @@ class _Guesses:
             job,
             {
                 names.DRAFT_TOKEN_COUNT: job.lines.guess_count,
-                names.COMMITTED_COUNT: self.text.length - asked.base_length - asked.tail_length,
+                names.COMMITTED_COUNT: self.telling.length - asked.base_length - asked.tail_length,
             },
         )
         result = self._result(job)
@@ -241,7 +241,8 @@ class _Guesses:
         newest: dict[Line, Hint] = {}
         for part in parts:
             newest.update(part.hints)
-        hints = sorted(newest.values(), key=lambda hint: -sum(hint.survivals))
+        told = [hint for hint in map(self.telling.hint, newest.values()) if hint is not None]
+        hints = sorted(told, key=lambda hint: -sum(hint.survivals))
         result.hints.extend(map(hint_message, hints[:MAX_HINT_COUNT]))
         set_timing(result.timing, sum_times([part.timing for part in parts]))
         return result

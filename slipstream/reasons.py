@@ -394,7 +394,7 @@ class Reason(StrEnum):
         Code.FAILED_PRECONDITION,
         _TURN | Audience.PEERS | Audience.START,
         "Draft and target, or the caller and the service, have different tokenizers.",
-        "Operators: serve a draft and a target of one model family.",
+        "Operators: start the draft service with `--target-tokenizer`, or serve two models of one family.",
     )
     WEIGHTS_MISMATCH = (
         "WEIGHTS_MISMATCH",

@@ -14,6 +14,7 @@ DOWNLOADING = "downloading"
 LOADING = "loading the model"
 CHECKING = "checking the weights"
 WARMING = "measuring step times and warming up"
+TRANSLATING = "the draft guesses in its own vocabulary:"
 _STAGES = (LOOKING, DOWNLOADING, LOADING, CHECKING, PROGRESS, WARMING)
 
 
@@ -30,6 +31,11 @@ def last_stage(lines: Iterable[str]) -> str:
     for line in lines:
         stage = next((line[line.index(words) :] for words in _STAGES if words in line), stage)
     return stage
+
+
+def remark(lines: Iterable[str]) -> str:
+    """Return what a service has logged about its vocabulary; empty if it is its target's."""
+    return next((line[line.index(TRANSLATING) :] for line in lines if TRANSLATING in line), "")
 
 
 class _Progress(ABC):

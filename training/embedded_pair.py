@@ -23,6 +23,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Pr
 
 from training import corpus
 from training.dialogues import HELD_OUT_PHRASINGS, SYSTEM_PROMPTS, Dialogue, draw_pass
+from training.muon import Muon
 
 VOCABULARY_SIZE = 4096
 CONTEXT_LENGTH = 2048
@@ -112,20 +113,27 @@ def batches(
         yield ids, labels
 
 
-def _new_model(shape: dict[str, int]) -> LlamaForCausalLM:
+def new_model(shape: dict[str, int], vocabulary_size: int = VOCABULARY_SIZE, end: int = 2) -> LlamaForCausalLM:
+    """Return a model of random weights whose end token is ``end``."""
     torch.manual_seed(0)
     return LlamaForCausalLM(
         LlamaConfig(
-            vocab_size=VOCABULARY_SIZE,
+            vocab_size=vocabulary_size,
             max_position_embeddings=CONTEXT_LENGTH,
             tie_word_embeddings=True,
             num_key_value_heads=shape["num_attention_heads"],
             bos_token_id=None,
-            eos_token_id=2,
+            eos_token_id=end,
             pad_token_id=0,
             **shape,
         )
     )
+
+
+def has_bfloat16(device: str) -> bool:
+    """Return whether a device computes in bfloat16. Without a unit for it, that takes ten times as
+    long as float32."""
+    return not device.startswith("cpu") or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def _optimizers(model: LlamaForCausalLM, learning_rate: float) -> list[torch.optim.Optimizer]:
@@ -133,13 +141,19 @@ def _optimizers(model: LlamaForCausalLM, learning_rate: float) -> list[torch.opt
     loss is 0.40, and 3.70 with AdamW alone."""
     matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
     others = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
+    if has_bfloat16(str(matrices[0].device.type)):
+        muon: torch.optim.Optimizer = torch.optim.Muon(
+            matrices, lr=learning_rate, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"
+        )
+    else:
+        muon = Muon(matrices, lr=learning_rate)
     return [
-        torch.optim.Muon(matrices, lr=learning_rate, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
+        muon,
         torch.optim.AdamW(others, lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.01, fused=True),
     ]
 
 
-def _train(
+def train(
     student: LlamaForCausalLM,
     teacher: LlamaForCausalLM | None,
     tokenizer: PreTrainedTokenizerFast,
@@ -166,7 +180,7 @@ def _train(
         for ids, labels in batches(tokenizer, entries, recipe.batch_tokens, rng):
             ids, labels = ids.to(device), labels.to(device)
             learnt = labels[:, 1:] != IGNORED
-            with torch.autocast(device, dtype=torch.bfloat16):
+            with torch.autocast(device, dtype=torch.bfloat16, enabled=has_bfloat16(device)):
                 hidden = student.model(ids).last_hidden_state[:, :-1][learnt]
                 logits = student.lm_head(hidden).float()
                 if teacher is None:
@@ -188,11 +202,13 @@ def _train(
         print(f"pass {done + 1}/{recipe.passes}  loss {total / count:.4f}  {elapsed:.0f} s", flush=True)
 
 
-def _load(directory: Path, device: str) -> LlamaForCausalLM:
+def load(directory: Path, device: str) -> LlamaForCausalLM:
+    """Return the model of a directory in float32."""
     return AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).to(device).eval()
 
 
-def _save(model: LlamaForCausalLM, tokenizer_directory: Path, out: Path) -> None:
+def save(model: LlamaForCausalLM, tokenizer_directory: Path, out: Path) -> None:
+    """Write a model in bfloat16, with the tokenizer of a directory."""
     model.generation_config.do_sample = False
     model.eval().to("cpu", torch.bfloat16).save_pretrained(out)
     PreTrainedTokenizerFast.from_pretrained(tokenizer_directory).save_pretrained(out)
@@ -225,10 +241,10 @@ def main() -> None:
         recipe = recipes[step] if options.passes is None else replace(recipes[step], passes=options.passes)
         is_draft, begins = step.endswith("draft"), not step.startswith("polish")
         out = draft_directory if is_draft else target_directory
-        teacher = _load(target_directory, options.device) if is_draft else None
-        model = _new_model(DRAFT_SHAPE if is_draft else TARGET_SHAPE) if begins else _load(out, options.device)
-        _train(model, teacher, tokenizer, entries, recipe, options.device)
-        _save(model, target_directory, out)
+        teacher = load(target_directory, options.device) if is_draft else None
+        model = new_model(DRAFT_SHAPE if is_draft else TARGET_SHAPE) if begins else load(out, options.device)
+        train(model, teacher, tokenizer, entries, recipe, options.device)
+        save(model, target_directory, out)
 
 
 if __name__ == "__main__":

@@ -190,12 +190,14 @@ class Peers:
             if not side.fits:
                 own, other = target.tokenizer_fingerprint, info.tokenizer_fingerprint
                 log.error(
-                    "the draft at %s, %s, has tokenizer %s, but the target %s has %s: it is not used",
+                    "the draft at %s, %s, has tokenizer %s, but the target %s has %s: it is not used. "
+                    "Start it with --target-tokenizer %s, and it translates its hints",
                     peer.address,
                     info.name,
                     other,
                     target.name,
                     own,
+                    target.name,
                 )
             self._drafts_changed.set()
             info = await wait_for_restart(peer)

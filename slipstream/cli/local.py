@@ -109,6 +109,8 @@ class LocalServices:
         self.gateway_address = gateway
         self.services: dict[str, Service] = {}
         self.gateway: GatewayProcess | None = None
+        self.remarks: list[str] = []
+        """What the user should know of the services that were started."""
         self._timeout = timeout
         self._report = report
 
@@ -123,6 +125,7 @@ class LocalServices:
             places = [f"{name} at {service.address}" for name, service in self.services.items()]
             self._report(f"waiting for {', '.join(places)}")
             wait_until_healthy(list(self.services.values()), self._timeout, self._report)
+            self.remarks = [found for service in self.services.values() if (found := service.remark())]
         except BaseException:
             self.stop()
             raise
@@ -145,7 +148,8 @@ class LocalServices:
         # Its target's threads want the cores too: one more pays where a step reads more than a
         # core's caches hold.
         threads = ["--threads", "1"] if settings.device == "cpu" and is_small(settings.draft) else []
-        flags = [*self._model_flags(settings.draft, settings.dtype), *threads, *settings.draft_flags]
+        tokenizer = ["--target-tokenizer", settings.target] if settings.target != settings.draft else []
+        flags = [*self._model_flags(settings.draft, settings.dtype), *threads, *tokenizer, *settings.draft_flags]
         return self._start("draft", "draft_service", self.draft_address, flags)
 
     def start_orchestrator(self) -> Service:

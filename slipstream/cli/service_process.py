@@ -18,7 +18,7 @@ from slipstream.errors import SlipstreamError
 from slipstream.interpreter import module_command
 from slipstream.reasons import Reason
 from slipstream.rpc.channel import CHANNEL_OPTIONS
-from slipstream.stages import last_stage
+from slipstream.stages import last_stage, remark
 
 _POLL_SECONDS = 0.05
 START_SECONDS = 300.0
@@ -132,6 +132,10 @@ class Service:
     def stage(self) -> str:
         """Return what the service does before it serves, and how far it is, by its log."""
         return last_stage(self._lines()) or "starting"
+
+    def remark(self) -> str:
+        """Return what the user should know of a service that serves; usually empty."""
+        return remark(self._lines())
 
     def _lines(self) -> list[str]:
         return self.log.read_text(errors="replace").splitlines()

@@ -61,6 +61,8 @@ def serving(
             refusal = ""
     if refusal:
         fail(refusal)
+    for remark in services.remarks:
+        progress.print(remark, soft_wrap=True, highlight=False)
     try:
         yield services
     finally:

@@ -5,6 +5,7 @@ Wire types and the engine host meet here.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -37,12 +38,21 @@ class Handles:
         self._host = host
         self._model = model
         self._rules = RuleBook()
-        host.on_closed = self._rules.forget_handle
+        self._forgetting = [self._rules.forget_handle]
+        host.on_closed = self._forget
 
     @property
     def weights_fingerprint(self) -> str:
         """The fingerprint of the model's weights, as `ModelInfo` has it."""
         return self._model.weights_fingerprint
+
+    def on_closed(self, forget: Callable[[str], None]) -> None:
+        """Call ``forget`` with the name of each handle that is closed, for any reason."""
+        self._forgetting.append(forget)
+
+    def _forget(self, handle: str) -> None:
+        for forget in self._forgetting:
+            forget(handle)
 
     def of_caller(self, context: grpc.aio.ServicerContext[Any, Any]) -> PeerHandles:
         """Return the handles of the peer that has opened a stream. The peer counts as present until

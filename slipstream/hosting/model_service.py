@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 
@@ -31,6 +31,14 @@ Context = grpc.aio.ServicerContext[Any, Any]
 _CHUNK_BYTES = 256 * 1024
 
 
+class Spoken(NamedTuple):
+    """The tokens that callers speak, if they are not the model's own."""
+
+    files: TokenizerFiles
+    vocabulary_size: int
+    end_token_ids: tuple[int, ...]
+
+
 class ModelService(model_pb2_grpc.ModelServiceServicer):
     """Information, tokenizer, load and handles of one hosted model."""
 
@@ -42,17 +50,20 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
         *,
         name: str,
         max_draft_length: int,
+        spoken: Spoken | None = None,
     ) -> None:
+        """``spoken`` None: callers speak the model's own tokens."""
         self._host = host
-        self._tokenizer = tokenizer
         model = host.served.model
+        spoken = spoken or Spoken(tokenizer, model.vocabulary_size, model.end_token_ids)
+        self._tokenizer = spoken.files
         self.info = model_pb2.ModelInfo(
             name=name,
             architecture=model.architecture,
-            vocabulary_size=model.vocabulary_size,
-            tokenizer_fingerprint=tokenizer.fingerprint,
+            vocabulary_size=spoken.vocabulary_size,
+            tokenizer_fingerprint=spoken.files.fingerprint,
             context_length=host.served.context_length,
-            end_token_ids=model.end_token_ids,
+            end_token_ids=spoken.end_token_ids,
             sampling_defaults=defaults_message(model.sampling_defaults),
             length_defaults=lengths_message(model.length_defaults),
             dtype=model.dtype,

@@ -30,7 +30,7 @@ from slipstream.hosting.item_service import ItemService
 from slipstream.hosting.kv_room import kv_memory_mib
 from slipstream.hosting.loading_gate import RefusesWhileLoading
 from slipstream.hosting.metrics import readings
-from slipstream.hosting.model_service import ModelService
+from slipstream.hosting.model_service import ModelService, Spoken
 from slipstream.hosting.ranks.follower import follow_rank_0
 from slipstream.hosting.ranks.local_ranks import LocalRanks
 from slipstream.hosting.ranks.place import PlaceError, place_of
@@ -91,6 +91,9 @@ class ServiceKind:
     """Makes the place for what is collected of the model's choices, if the settings ask for it."""
     heads: Callable[[Any, str, Backend], HiddenHeads | None] = lambda settings, name, backend: None
     """Loads the heads of a target from the service's settings, the model's name and its backend."""
+    spoken: Callable[[Any, TokenizerFiles], Spoken | None] | None = None
+    """Returns the tokens that callers speak, by the service's settings and the model's own
+    tokenizer; None if they are the model's. The service gets both tokenizers if they differ."""
 
 
 def run_model_service(kind: ServiceKind) -> None:
@@ -152,6 +155,7 @@ async def _host(
     loads = settings.engine not in STOCK_ENGINES
     # first: a bad tokenizer is refused at once
     tokenizer = await asyncio.to_thread(load_tokenizer_files, name, trust, weights=loads)
+    spoken = None if kind.spoken is None else await asyncio.to_thread(kind.spoken, settings, tokenizer)
     gate = RefusesWhileLoading()
     server.grpc.add_generic_rpc_handlers((gate,))
     port = await server.start()
@@ -183,9 +187,11 @@ async def _host(
     host.trials = trials = _prepare_structures(served, tokenizer, settings)
     shown_name = f"embedded-{kind.embedded_model}" if settings.model == "embedded" else settings.model
     model_service = ModelService(
-        host, tokenizer, telemetry, name=shown_name, max_draft_length=settings.max_draft_length
+        host, tokenizer, telemetry, name=shown_name, max_draft_length=settings.max_draft_length, spoken=spoken
     )
-    _add_services(kind, server, host, model_service)
+    _add_services(
+        kind, server, host, model_service, {} if spoken is None else {"tokenizers": (spoken.files, tokenizer)}
+    )
     if collecting is not None and isinstance(served, Engine):
         served.observer = collecting.begin(model_service.info)
     gate.loaded = True
@@ -218,7 +224,9 @@ def _stock_host(
     return kind.stock_host(settings, name, tokenizer, telemetry)
 
 
-def _add_services(kind: ServiceKind, server: Server, host: JobHost[Any], model_service: ModelService) -> None:
+def _add_services(
+    kind: ServiceKind, server: Server, host: JobHost[Any], model_service: ModelService, terms: dict[str, Any]
+) -> None:
     model_pb2_grpc.add_ModelServiceServicer_to_server(model_service, server.later)
     service = kind.service(
         host,
@@ -226,6 +234,7 @@ def _add_services(kind: ServiceKind, server: Server, host: JobHost[Any], model_s
         model_service.telemetry,
         max_draft_length=model_service.info.max_draft_length,
         draining=server.draining,
+        **terms,
     )
     kind.add_to_server(service, server.later)
 

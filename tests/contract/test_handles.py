@@ -56,7 +56,11 @@ class Services:
         """Of each stream."""
 
     async def start(
-        self, vocabulary: int = 259, max_draft_length: int = 8, load_draft: Callable[[], Engine] | None = None
+        self,
+        vocabulary: int = 259,
+        max_draft_length: int = 8,
+        load_draft: Callable[[], Engine] | None = None,
+        **draft_terms: Any,
     ) -> None:
         def load() -> Engine:
             return Engine(ArithmeticBackend(ArithmeticSettings(ends=0, vocabulary=vocabulary)), kv_memory_mib=1)
@@ -74,7 +78,9 @@ class Services:
             self.server,
         )
         draft_pb2_grpc.add_DraftServiceServicer_to_server(
-            DraftService(self.draft, Handles(self.draft, model_pb2.ModelInfo()), ServiceTelemetry(), **terms),
+            DraftService(
+                self.draft, Handles(self.draft, model_pb2.ModelInfo()), ServiceTelemetry(), **terms, **draft_terms
+            ),
             self.server,
         )
         self.address = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"

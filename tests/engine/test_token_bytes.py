@@ -12,7 +12,7 @@ import pytest
 from orchestrator.contract.events import turn_event
 from orchestrator.errors import NotReadyError
 from orchestrator.sessions.conversation.codec import Codec
-from orchestrator.sessions.conversation.token_spelling import token_bytes
+from slipstream.token_spelling import token_bytes
 from orchestrator.sessions.conversation.turn_limits import Commit, FinishReason
 from orchestrator.sessions.turns.statistics import TurnStatistics
 from orchestrator.sessions.turns.turn_record import TurnEnded, TurnRecord, TurnStarted

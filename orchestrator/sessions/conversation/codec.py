@@ -16,9 +16,9 @@ from orchestrator.chat_templates.renderer import LONG_RENDERER, RENDERER
 from orchestrator.chat_templates.rendering import CALLS, Conversation, Rendered, RenderingError
 from orchestrator.errors import PromptTooLongError
 from orchestrator.sessions.conversation.messages import NO_OPTIONS, Message, TemplateOptions
-from orchestrator.sessions.conversation.token_spelling import token_bytes
 from slipstream.errors import FieldViolation, InvalidFieldsError, SlipstreamError
 from slipstream.reasons import Reason
+from slipstream.token_spelling import token_bytes
 
 
 class NoChatTemplateError(SlipstreamError):

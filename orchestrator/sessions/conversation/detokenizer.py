@@ -8,7 +8,7 @@ from typing import Protocol
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
-from orchestrator.sessions.conversation.token_spelling import byte_of
+from slipstream.token_spelling import byte_of
 
 _MOST_OPEN = 32
 """Tokens that may come without text before they are taken for bytes that make no character: a

@@ -116,7 +116,7 @@ class Pair:
         own, other = self.target.tokenizer_fingerprint, draft.tokenizer_fingerprint
         return TokenizerMismatchError(
             f"the draft {draft.name} has tokenizer {other}, but the target {self.target.name} has {own}; "
-            "start a draft with the target's tokenizer, or ask for speculation off",
+            f"start the draft service with --target-tokenizer {self.target.name}, or ask for speculation off",
             draft=other,
             target=own,
         )

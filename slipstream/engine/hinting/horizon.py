@@ -9,7 +9,7 @@ decides how deep to guess and where to branch.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import mul
@@ -39,6 +39,8 @@ class Line:
     is_open: bool = False
     """True if it is the base line or has been continued, so that it is worth a hint."""
     is_alive: bool = True
+    given_count: int = 0
+    """Its first own tokens that are no guesses: they spell text that is committed already."""
 
     @property
     def path(self) -> list[int]:
@@ -79,6 +81,13 @@ class Horizon:
         self._keep([line for line in self.lines if _follows(line, added)])
         self._begin()
 
+    def expect(self, tokens: Sequence[int], is_said_by: Callable[[Sequence[int]], bool]) -> None:
+        """Take in text after the committed tokens, in tokens that may still change. Lines that do
+        not begin with the text end; if there are no tokens, all stay."""
+        if tokens:
+            self._keep([line for line in self.lines if is_said_by(line.path)])
+            self._begin(tokens)
+
     def to_continue(self, least: float) -> list[tuple[float, Line]]:
         """Return the lines worth another token and the odds that it is right, the likeliest first:
         of the lines that the verifier keeps, those whose odds reach ``least``."""
@@ -96,7 +105,8 @@ class Horizon:
     def to_probe(self) -> Line | None:
         """Return the base line if nothing is guessed, so that a guess would show what the draft is
         worth now."""
-        return self.lines[0] if not self.lines[0].odds else None
+        base = self.lines[0]
+        return base if len(base.odds) == base.given_count else None
 
     def extend(self, line: Line, choices: Sequence[tuple[int, float]]) -> None:
         """Continue a line by the likeliest of ``choices``, (token, odds); the others begin
@@ -116,15 +126,18 @@ class Horizon:
 
     def _judge(self, added: Sequence[int]) -> None:
         base = self.lines[0]
-        for token, odds, committed in zip(base.tokens, base.odds, added, strict=False):
+        guesses = zip(base.tokens, base.odds, added, strict=False)
+        for index, (token, odds, committed) in enumerate(guesses):
             is_right = token == committed
-            self.calibration.judge((Source.DRAFT, self.source_id), odds, is_right, self.temperature_class)
+            if index >= base.given_count:
+                self.calibration.judge((Source.DRAFT, self.source_id), odds, is_right, self.temperature_class)
             if not is_right:
                 break
 
-    def _begin(self) -> None:
+    def _begin(self, given: Sequence[int] = ()) -> None:
         if not any(not line.context and line.is_open for line in self.lines):
-            self.lines.insert(0, Line([], [], [], Source.DRAFT, is_open=True))
+            odds = [1.0] * len(given)
+            self.lines.insert(0, Line([], [*given], odds, Source.DRAFT, is_open=True, given_count=len(given)))
 
     def _keep(self, kept: list[Line]) -> None:
         """Keep the base line and the branches that are likeliest to be needed, those first."""
@@ -166,5 +179,6 @@ def _follows(line: Line, added: Sequence[int]) -> bool:
     passed = max(0, len(added) - len(line.context))
     line.context = line.context[len(added) :]
     line.tokens = line.tokens[passed:]
+    line.given_count = max(0, line.given_count - passed)
     line.odds = line.odds[len(added) :]
     return line.is_open or bool(line.odds)
