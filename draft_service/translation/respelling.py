@@ -20,7 +20,7 @@ _CUT_TOKENS = 64
 class _Cut(NamedTuple):
     place: int
     """A place in the text."""
-    count: int
+    token_count: int
     """Tokens before it."""
 
 
@@ -73,7 +73,7 @@ class Respelling:
         if len(self._cuts) > 1:  # the words after a cut made it one
             self._cuts.pop()
         self.text = self.text[:length]
-        del self.tokens[self._cuts[-1].count :]
+        del self.tokens[self._cuts[-1].token_count :]
         self.rest = []
         self._decoder.setstate((half_character, 0))
         return len(self.tokens)

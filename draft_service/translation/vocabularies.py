@@ -22,14 +22,16 @@ class Vocabularies:
         eos = draft.special_ids.get(draft.named.get("eos_token", ""))
         self.draft_ends = tuple(dict.fromkeys([*([] if eos is None else [eos]), *draft_ends]))
         """The draft's end tokens, the usual one first."""
-        self._target_ends = self._target_end_tokens(())
+        end = target.special_ids.get(target.named.get("eos_token", ""))
+        self.target_ends = [] if end is None else [end]
+        """The target's end tokens, the usual one first, and those that rules have named."""
         self._pieces: dict[int, bytes] = {}
 
     def know_ends(self, target_ends: Iterable[int]) -> None:
         """Take in the end tokens of a target's rule: it alone says what ends a turn."""
         for token in target_ends:
-            if token not in self._target_ends:
-                self._target_ends.add(token)
+            if token not in self.target_ends and token in self.target.special:
+                self.target_ends.append(token)
                 self._pieces.pop(token, None)
 
     def piece(self, token: int) -> bytes:
@@ -87,12 +89,8 @@ class Vocabularies:
             return self.target.bytes_of(token)
         if content in self.draft.special_ids:
             return content.encode()
-        if token in self._target_ends and self.draft_ends:
+        if token in self.target_ends and self.draft_ends:
             return self.draft.bytes_of(self.draft_ends[0])
         if content == self.target.named.get("bos_token"):
             return self.draft.opening.encode()
         return b"" if content == self.target.named.get("pad_token") else content.encode()
-
-    def _target_end_tokens(self, more: Iterable[int]) -> set[int]:
-        eos = self.target.special_ids.get(self.target.named.get("eos_token", ""))
-        return {*more, *([] if eos is None else [eos])}

@@ -38,7 +38,7 @@ class Handles:
         self._host = host
         self._model = model
         self._rules = RuleBook()
-        self._forgetting = [self._rules.forget_handle]
+        self._forgetting: list[Callable[[str], None]] = [self._rules.forget_handle]
         host.on_closed = self._forget
 
     @property

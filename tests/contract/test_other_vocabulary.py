@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from draft_service.translation.spelling import Spelling
+from draft_service.translation.translated import TwoVocabularies
 from slipstream.agreed import PEER_KEY
 from slipstream.engine.host import HostLimits
 from slipstream.hosting.tokenizer_files import embedded_directory, load_tokenizer_files
@@ -92,7 +93,8 @@ async def test_hints_follow_commits_wherever_they_fall(services: Services) -> No
 
 async def test_an_end_is_the_callers_end_token(services: Services) -> None:
     rule = SamplingRule(end_token_ids=(END,))
-    stream = await started(services, rule=rule, least_length=64)
+    question = QUESTION + await own_answer(40)
+    stream = await started(services, text=question, rule=rule, least_length=64)
     result = await stream.hear(lambda result: any(END in hint.tokens for hint in result.hints))
     hint = next(hint for hint in result.hints if END in hint.tokens)
     assert list(hint.tokens).index(END) == len(hint.tokens) - 1
@@ -106,11 +108,11 @@ async def test_positions_and_lengths_are_the_callers(services: Services) -> None
     short = (await stream.last(1)).error.SerializeToString()
     assert b"SEQUENCE_TOO_SHORT" in short and str(length).encode() in short
     await stream.start(2, base_length=length - 5, tail=said_in_bytes("ant\nA"), until_length=length + 3, least_length=8)
-    hint = await stream.hint(length + 1, 1)
+    hint = await stream.hint(length, 1)
     assert hint.start + len(hint.tokens) <= length + 3
     await stream.start(3, base_length=length + 50, tail=[70])
     short = (await stream.last(3)).error.SerializeToString()
-    assert b"SEQUENCE_TOO_SHORT" in short and str(length + 1).encode() in short
+    assert b"SEQUENCE_TOO_SHORT" in short and str(length).encode() in short
 
 
 @pytest.mark.parametrize(
@@ -121,8 +123,8 @@ async def test_positions_and_lengths_are_the_callers(services: Services) -> None
 async def test_tokens_without_text_are_no_error(services: Services, tail: list[int]) -> None:
     stream = Stream(services)
     await stream.start(1, tail=tail, until_length=4000, least_length=8)
-    await stream.commit(1, len(tail), said_in_bytes("What is os.path?"))
-    await stream.hint(len(tail) + len(said_in_bytes("What is os.path?")), 1)
+    await stream.commit(1, len(tail), said_in_bytes(QUESTION))
+    await stream.hint(len(tail) + len(said_in_bytes(QUESTION)), 4)
 
 
 async def test_rules_over_the_callers_tokens_hold_no_hint_up(services: Services) -> None:
@@ -157,10 +159,23 @@ async def test_the_ratio_test_is_refused_by_name(services: Services) -> None:
     call.cancel()
 
 
-async def test_a_closed_handle_is_forgotten(services: Services) -> None:
-    stream = await started(services)
-    await stream.hint(len(said_in_bytes(QUESTION)), 4)
-    await stream.say(1, close={})
-    await stream.last(1)
-    await stream.start(2, base_length=3, tail=[70])
-    assert b"SEQUENCE_TOO_SHORT" in (await stream.last(2)).error.SerializeToString()
+async def test_a_closed_handle_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    doors: list[TwoVocabularies] = []
+
+    class Door(TwoVocabularies):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            doors.append(self)
+
+    monkeypatch.setattr("draft_service.service.TwoVocabularies", Door)
+    services = Services(HostLimits())
+    await services.start(load_draft=load_embedded, tokenizers=(BYTES, OWN))
+    try:
+        stream = await started(services)
+        await stream.hint(len(said_in_bytes(QUESTION)), 4)
+        assert len(doors[0]._translations) == 1
+        await stream.say(1, close={})
+        await stream.last(1)
+        assert not doors[0]._translations
+    finally:
+        await services.stop()

@@ -12,11 +12,11 @@ import pytest
 from orchestrator.contract.events import turn_event
 from orchestrator.errors import NotReadyError
 from orchestrator.sessions.conversation.codec import Codec
-from slipstream.token_spelling import token_bytes
 from orchestrator.sessions.conversation.turn_limits import Commit, FinishReason
 from orchestrator.sessions.turns.statistics import TurnStatistics
 from orchestrator.sessions.turns.turn_record import TurnEnded, TurnRecord, TurnStarted
 from slipstream.sampling.outcome import TokenLogprobs
+from slipstream.token_spelling import token_bytes
 from tests.engine.test_tokenizing import FILES, pair_with
 from tests.tokenizer_models import CASES, TokenizerCase
 
