@@ -31,6 +31,7 @@ next(itertools.islice(_walk, random.randrange(len(_PORTS)), None))
 
 _WEIGHTS = (".safetensors", ".bin")
 _SMALL_BYTES = 2**26
+_TOKENIZER = "--target-tokenizer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +149,9 @@ class LocalServices:
         # Its target's threads want the cores too: one more pays where a step reads more than a
         # core's caches hold.
         threads = ["--threads", "1"] if settings.device == "cpu" and is_small(settings.draft) else []
-        tokenizer = ["--target-tokenizer", settings.target] if settings.target != settings.draft else []
+        # A draft that has the target's tokenizer ignores it.
+        is_told = settings.target == settings.draft or _TOKENIZER in settings.draft_flags
+        tokenizer = [] if is_told else [_TOKENIZER, settings.target]
         flags = [*self._model_flags(settings.draft, settings.dtype), *threads, *tokenizer, *settings.draft_flags]
         return self._start("draft", "draft_service", self.draft_address, flags)
 

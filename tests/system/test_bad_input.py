@@ -512,8 +512,9 @@ def info_once_the_draft_is_reached(client: Client) -> pb.GetServerInfoResponse:
     return info
 
 
-def test_a_pair_whose_tokenizers_differ_is_refused_naming_both() -> None:
-    pair = PairSettings(target="arithmetic:ends=0", draft="embedded", dtype="float32")
+def test_a_draft_whose_tokenizer_differs_is_refused_naming_both_and_the_flag_that_helps() -> None:
+    not_told = ("--target-tokenizer", "")
+    pair = PairSettings(target="arithmetic:ends=0", draft="embedded", dtype="float32", draft_flags=not_told)
     with LocalServices(pair) as local, Client(local.orchestrator_address) as client:
         info = info_once_the_draft_is_reached(client)
         with pytest.raises(PeerError) as caught:
@@ -521,6 +522,7 @@ def test_a_pair_whose_tokenizers_differ_is_refused_naming_both() -> None:
         assert caught.value.reason == "TOKENIZER_MISMATCH"
         assert info.target.tokenizer_fingerprint in str(caught.value)
         assert info.draft.tokenizer_fingerprint in str(caught.value)
+        assert "--target-tokenizer arithmetic:ends=0" in str(caught.value)
         off = client.generate(PROMPT, Settings(max_token_count=5, draft_length=0)).wait()
         assert off.token_ids == paper_tokens(PROMPT, 5)
         with grpc.insecure_channel(local.draft_address) as channel:

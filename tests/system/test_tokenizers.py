@@ -37,7 +37,9 @@ def checkpoint(directory: Path, name: str) -> Path:
 def test_three_turns_have_the_ids_of_transformers_and_a_draft_that_splits_otherwise_is_refused(tmp_path: Path) -> None:
     target, draft = checkpoint(tmp_path / "target", "phi3-rstrip"), checkpoint(tmp_path / "draft", "phi3-rstrip-first")
     engine = ("--engine", "torch")
-    pair = PairSettings(str(target), str(draft), dtype="float32", target_flags=engine, draft_flags=engine)
+    pair = PairSettings(
+        str(target), str(draft), dtype="float32", target_flags=engine, draft_flags=(*engine, "--target-tokenizer", "")
+    )
     with LocalServices(pair) as local, Client(local.orchestrator_address) as client:
         info = info_once_the_draft_is_reached(client)
         with pytest.raises(PeerError) as caught:
