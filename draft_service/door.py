@@ -40,7 +40,7 @@ class Work(NamedTuple):
 
 
 class Telling(Protocol):
-    """What a caller tells of one sequence from a start on, in the caller's tokens."""
+    """A caller's statements about one sequence from a start on, in the caller's tokens."""
 
     @property
     def length(self) -> int:

@@ -29,7 +29,7 @@ _SNAPSHOTS = 32
 """States of a text that a hint may refer to. A job is behind its caller by a commit or two."""
 
 _EMPTY = b"\n"
-"""What the draft reads where the target's tokens have no text."""
+"""Text that the draft reads where the target's tokens have none."""
 
 _SPARE = 1.25
 """A fixed length asks for so many times the draft's tokens that it has on average."""

@@ -111,7 +111,7 @@ class LocalServices:
         self.services: dict[str, Service] = {}
         self.gateway: GatewayProcess | None = None
         self.remarks: list[str] = []
-        """What the user should know of the services that were started."""
+        """Lines for the user about the services that were started."""
         self._timeout = timeout
         self._report = report
 

@@ -40,7 +40,7 @@ class Line:
     """True if it is the base line or has been continued, so that it is worth a hint."""
     is_alive: bool = True
     given_count: int = 0
-    """Its first own tokens that are no guesses: they spell text that is committed already."""
+    """Number of first own tokens that are no guesses: they spell text that is committed already."""
 
     @property
     def path(self) -> list[int]:
