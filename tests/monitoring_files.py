@@ -15,7 +15,7 @@ from slipstream.telemetry.instruments import Instrument, Kind
 ROOT = Path(__file__).resolve().parents[1]
 DASHBOARD = ROOT / "deploy" / "grafana" / "slipstream.json"
 RULES = ROOT / "deploy" / "prometheus" / "alerts.yaml"
-RULE_TESTS = ROOT / "deploy" / "prometheus" / "alerts.test.yaml"
+RULE_TESTS = [ROOT / "deploy" / "prometheus" / name for name in ("alerts.test.yaml", "alerts.week.test.yaml")]
 RUNBOOK = ROOT / "docs" / "alerts.md"
 
 INSTRUMENTS: dict[str, Instrument] = {
@@ -24,6 +24,11 @@ INSTRUMENTS: dict[str, Instrument] = {
     for suffix in (("_bucket", "_sum", "_count") if each.kind is Kind.HISTOGRAM else ("",))
 }
 """By the names that queries have for them."""
+
+
+def rule_tests() -> list[dict[str, Any]]:
+    """The cases of all files with tests of rules."""
+    return [case for file in RULE_TESTS for case in yaml.safe_load(file.read_text())["tests"]]
 
 
 def alerting_rules() -> list[dict[str, Any]]:

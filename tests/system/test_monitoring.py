@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not here; it comes with Prometheus")
-@pytest.mark.parametrize("command", [["check", "rules", str(RULES)], ["test", "rules", str(RULE_TESTS)]])
+@pytest.mark.parametrize("command", [["check", "rules", str(RULES)], ["test", "rules", *map(str, RULE_TESTS)]])
 def test_promtool_finds_no_fault_with_the_rules(command: list[str]) -> None:
     done = subprocess.run(["promtool", *command], capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

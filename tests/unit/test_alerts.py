@@ -6,10 +6,8 @@ import json
 import re
 from collections import defaultdict
 
-import yaml
-
 from slipstream.telemetry import instruments
-from tests.monitoring_files import DASHBOARD, INSTRUMENTS, RULE_TESTS, RULES, RUNBOOK, alerting_rules, names_in, panels
+from tests.monitoring_files import DASHBOARD, INSTRUMENTS, RULES, RUNBOOK, alerting_rules, names_in, panels, rule_tests
 
 
 def test_every_panel_says_what_it_shows_and_in_what_unit() -> None:
@@ -42,7 +40,7 @@ def test_rules_and_panels_ask_for_metrics_that_exist_and_the_panels_for_all_of_t
 
 
 def test_the_rules_tests_have_their_metrics_with_the_labels_that_they_really_have() -> None:
-    for case in yaml.safe_load(RULE_TESTS.read_text())["tests"]:
+    for case in rule_tests():
         for series in (each["series"] for each in case["input_series"]):
             name = series.partition("{")[0]
             if name.startswith("slipstream_"):
@@ -53,7 +51,7 @@ def test_the_rules_tests_have_their_metrics_with_the_labels_that_they_really_hav
 
 def test_every_alert_fires_in_one_of_its_tests_and_is_quiet_in_another() -> None:
     found: dict[str, set[bool]] = defaultdict(set)
-    for case in yaml.safe_load(RULE_TESTS.read_text())["tests"]:
+    for case in rule_tests():
         fires: dict[str, bool] = defaultdict(bool)
         for test in case["alert_rule_test"]:
             fires[test["alertname"]] |= bool(test["exp_alerts"])
