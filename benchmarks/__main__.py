@@ -182,6 +182,7 @@ CASES: dict[str, Case] = {
         "",
         "--clients 4 64 --seconds 8 --settling 4",
     ),
+    "collecting": Case("what collecting costs a verifier", "collecting", "", "--repetitions 3"),
     "arrivals": Case(
         "chats that arrive at a fixed rate",
         "load",
