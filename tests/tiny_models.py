@@ -97,6 +97,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "mixtral": SHAPE | _EXPERTS,
     "qwen2_moe": SHAPE | _MIXTURE | {"shared_expert_intermediate_size": 32},
     "qwen3_moe": SHAPE | _MIXTURE | {"head_dim": 16},
+    "kolibri1": SHAPE
+    | _MIXTURE
+    | {"head_dim": 16, "shared_expert_intermediate_size": 32, "num_experts_per_tok": 3, "norm_topk_prob": False},
     "olmoe": SHAPE | {"num_experts": 4, "num_experts_per_tok": 2},
     "granitemoe": SHAPE | _EXPERTS,
     "deepseek_v2": _LATENT | {"topk_method": "greedy"},

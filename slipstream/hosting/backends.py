@@ -157,7 +157,7 @@ def _by_torch(settings: ModelServiceSettings, name: str, exact: bool) -> Backend
         name, device=settings.device, dtype=settings.dtype, single_rows=not exact, trust=settings.trust()
     )
     padding = BATCH_INVARIANT if exact else TIGHT
-    on_trial = exact and model.has_foreign_experts
+    on_trial = exact and model.needs_trial
     return PlannedBackend(model, page_size=settings.page_size, padding=padding, on_trial=on_trial)
 
 

@@ -38,6 +38,7 @@ OTHERS = [
     "qwen2_moe",
     "qwen3_moe",
     "deepseek_v3",
+    "kolibri1",
     "gpt_oss",
     "granitemoe_swa",
     "mimo_v2_flash",

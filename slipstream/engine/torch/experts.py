@@ -25,11 +25,10 @@ _PACKED = "packed_"
 """Prefix of a name of packed weights."""
 
 
-def has_foreign_experts(model: torch.nn.Module) -> bool:
-    """Return True if a model has experts that are not behind transformers' interface. Their rows
-    may depend on one another."""
-    experts = [module for module in model.modules() if "expert" in type(module).__name__.lower()]
-    return bool(experts) and not any(hasattr(module, "_is_expert_parallel") for module in experts)
+def is_mixture(model: torch.nn.Module) -> bool:
+    """Return True if a model has experts or routers. Their rows may depend on one another, by code
+    that differs from model to model."""
+    return any(word in type(module).__name__.lower() for module in model.modules() for word in ("expert", "router"))
 
 
 def pack(model: torch.nn.Module) -> None:

@@ -94,13 +94,15 @@ class TransformersModel:
         self.layers = _probe_packed(model, packing.FOR_SINGLE_ROWS if single_rows else 0)
         if self.device.type == "cpu" and not single_rows:
             activations.compute_single_gates_alike(model)
+            activations.route_in_whole_vectors(model)
         if experts_of(model) == experts.NAME:
             experts.pack(model)
         self.bytes_per_token = bytes_per_page(self.layers, 1, model.dtype)
         self._memory: KvMemory | None = None
         self._kernels = kernels
         self._counts_positions = counts_positions(model)
-        self.has_foreign_experts = experts.has_foreign_experts(model)
+        self.needs_trial = experts.is_mixture(model) or activations.has_partial_vectors(model)
+        """True if the code of its class may let rows depend on one another."""
         self._run: Callable[[StepPlan], torch.Tensor] = self.compute
         self.settled_after = 1
         if may_capture:
