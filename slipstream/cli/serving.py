@@ -14,6 +14,7 @@ from slipstream.cli.listen_addresses import refuse_busy
 from slipstream.cli.local import LocalServices, PairSettings
 from slipstream.cli.model_arguments import refuse_wrong_model
 from slipstream.cli.serve_flags import FLAGS
+from slipstream.cli.service_process import START_SECONDS
 from slipstream.errors import SlipstreamError
 from slipstream.extras import require
 
@@ -28,12 +29,13 @@ def serving(
     draft: str | None = None,
     gateway: str = "",
     model_flags: tuple[str, str] = ("--target", "--draft"),
+    timeout: float = START_SECONDS,
 ) -> Iterator[LocalServices]:
     """LocalServices with progress on standard error, and a readable end if they cannot start. What
     can be seen to be wrong without a service is refused before one starts.
 
     ``listening`` has the addresses that the caller was given, by their options; ``model_flags`` are
-    those of target and draft.
+    those of target and draft. ``timeout`` is the longest start in seconds.
     """
     require("slipstream", "compiled", "orchestrator", *(["gateway"] if gateway else []))
     with refusals(""):
@@ -51,7 +53,13 @@ def serving(
                 progress.print(text, soft_wrap=True, highlight=False)
 
         services = LocalServices(
-            settings, orchestrator=orchestrator, verifier=verifier, draft=draft, gateway=gateway, report=say
+            settings,
+            orchestrator=orchestrator,
+            verifier=verifier,
+            draft=draft,
+            gateway=gateway,
+            timeout=timeout,
+            report=say,
         )
         try:
             services.__enter__()

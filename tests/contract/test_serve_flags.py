@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from pydantic_settings import BaseSettings
@@ -13,14 +13,16 @@ from typer.testing import CliRunner
 from draft_service.settings import DraftSettings
 from gateway.settings import GatewaySettings
 from orchestrator.processes.settings import OrchestratorSettings
-from slipstream.cli import flags
+from slipstream.cli import flags, stock_engine
 from slipstream.cli.__main__ import app
 from slipstream.cli.chosen_pair import ChosenPair, chosen_pair, rank_count
 from slipstream.cli.flags import Fate, Flag
 from slipstream.cli.listen_addresses import metrics_addresses
 from slipstream.cli.local import free_address
 from slipstream.cli.serve_flags import FLAGS, OURS
+from slipstream.cli.service_process import START_SECONDS
 from slipstream.cli.vllm_flags import ACCEPTED, REFUSED
+from slipstream.hosting.settings import STOCK_ENGINES
 from verifier_service.settings import VerifierSettings
 
 SETTINGS: dict[str, type[BaseSettings]] = {
@@ -29,6 +31,8 @@ SETTINGS: dict[str, type[BaseSettings]] = {
     "draft": DraftSettings,
     "gateway": GatewaySettings,
 }
+
+VLLM = ["--engine", "vllm", "--engine-address", "http://127.0.0.1:1"]
 
 
 def given(**values: Any) -> dict[str, Any]:
@@ -191,6 +195,21 @@ def test_the_flag_of_a_model_is_kept_for_what_is_wrong_with_it() -> None:
     assert pair == ChosenPair("big", "small", None, "--target", "--speculative-config model")
 
 
+def test_a_server_has_its_own_time_to_load_a_model_and_turns_wait_for_it() -> None:
+    served = given(engine="sglang", engine_address="http://127.0.0.1:1")
+    assert stock_engine.start_seconds(served) == START_SECONDS + 1800
+    assert stock_engine.start_seconds({**served, "engine_start_seconds": "5"}) == START_SECONDS + 5
+    assert stock_engine.start_seconds(given(engine="torch")) == START_SECONDS
+    told = stock_engine.orchestrator_flags(served)
+    assert OrchestratorSettings(_cli_parse_args=["--verifier", "a:1", *told]).verifier_patience_seconds > 30
+    assert stock_engine.orchestrator_flags(given()) == []
+
+
+def test_engines_are_those_of_the_verifier() -> None:
+    assert get_args(VerifierSettings.model_fields["engine"].annotation) == stock_engine.ENGINES
+    assert stock_engine.STOCK_ENGINES == STOCK_ENGINES
+
+
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
@@ -198,6 +217,12 @@ def test_the_flag_of_a_model_is_kept_for_what_is_wrong_with_it() -> None:
         (["--model", "/nowhere"], "--model /nowhere: no such file or directory"),
         (["--speculative-config", '{"model": "/nowhere"}'], "--speculative-config model /nowhere: no such file"),
         (["--dtype", "half"], "--dtype half: give one of auto, bfloat16, float32, float"),
+        (["--engine", "tgi"], "--engine tgi: give one of auto, compiled, torch, llamacpp, vllm, sglang"),
+        (["--engine", "vllm"], "--engine vllm needs --engine-address: where vllm serves, such as http://"),
+        (["--engine-token-file", "key"], "--engine-token-file is for a server: give --engine vllm or"),
+        ([*VLLM, "-tp", "2"], "--tensor-parallel-size divides the verifier's own engines: give it to vllm itself"),
+        ([*VLLM, "--engine-start-seconds", "inf"], "--engine-start-seconds inf: give a number of seconds from 0"),
+        ([*VLLM, "--engine-start-seconds", "soon"], "--engine-start-seconds soon: give a number of seconds"),
         (["--host", "0.0.0.0"], "--host 0.0.0.0:{port} is not on loopback"),
         (["--host", "::"], "--host [::]:{port} is not on loopback"),
         ([], "cannot listen on 127.0.0.1:{port}: address already in use; does slipstream serve run already?"),

@@ -163,9 +163,16 @@ def test_the_verifier_asks_the_vllm_server_that_stands_beside_it() -> None:
     (container,) = pod["containers"]
     ranks = next(arg for arg in container["args"] if arg.startswith("--tensor-parallel-size="))
     assert ranks.rpartition("=")[2] == container["resources"]["limits"]["nvidia.com/gpu"]
-    composed = yaml.safe_load((deploy.DEPLOY / "compose.vllm.yaml").read_text())["services"]
-    assert composed["verifier"]["environment"]["SLIPSTREAM_VERIFIER_ENGINE_ADDRESS"] == "http://vllm:8000"
-    assert composed["vllm"]["networks"] == ["back"]  # which no port of the host leads to
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_composed_verifiers_ask_the_server_beside_them(engine: str) -> None:
+    composed = yaml.safe_load((deploy.DEPLOY / f"compose.{engine}.yaml").read_text())["services"]
+    settings, server = composed["verifier"]["environment"], composed[engine]
+    assert settings["SLIPSTREAM_VERIFIER_ENGINE"] == engine
+    port = next(word for word in server["command"] if word.startswith("--port=")).rpartition("=")[2]
+    assert settings["SLIPSTREAM_VERIFIER_ENGINE_ADDRESS"] == f"http://{engine}:{port}"
+    assert server["networks"] == ["back"]  # which no port of the host leads to
 
 
 def test_bad_health_takes_an_orchestrator_out_of_service_and_does_not_restart_it() -> None:

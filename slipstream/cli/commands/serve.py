@@ -20,6 +20,7 @@ from slipstream.cli.listen_addresses import metrics_addresses, refuse_plaintext
 from slipstream.cli.local import LocalServices, PairSettings
 from slipstream.cli.serve_flags import FLAGS
 from slipstream.cli.serving import serving
+from slipstream.cli.stock_engine import engine_fault, orchestrator_flags, start_seconds
 
 _LOOK_SECONDS = 0.2
 """From one look at the services to the next. macOS cannot wait for a signal."""
@@ -45,6 +46,8 @@ def serve(
 
     Your own: slipstream serve models/big --speculative-model models/small --kv-memory-mib 4096
 
+    A target that vLLM serves: slipstream serve models/big --engine vllm --engine-address URL
+
     It takes the flags of vllm serve. One that would change nothing here is accepted with a remark;
     one that asks for what is not here is refused, and the line says what would be right.
     """
@@ -59,7 +62,10 @@ def serve(
         fail(str(error))
     if given["dtype"] not in _DTYPES:
         fail(f"--dtype {given['dtype']}: give one of {', '.join(_DTYPES)}")
-    _serve(pair, {**given, "num_speculative_tokens": pair.draft_length, "tensor_parallel_size": ranks})
+    given = {**given, "num_speculative_tokens": pair.draft_length, "tensor_parallel_size": ranks}
+    if fault := engine_fault(given):
+        fail(fault)
+    _serve(pair, given)
 
 
 def _serve(pair: ChosenPair, given: Given) -> None:
@@ -87,15 +93,16 @@ def _serve(pair: ChosenPair, given: Given) -> None:
         dtype=_DTYPES[given["dtype"]],
         target_flags=flags("verifier"),
         draft_flags=flags("draft"),
-        orchestrator_flags=flags("orchestrator"),
+        orchestrator_flags=[*flags("orchestrator"), *orchestrator_flags(given)],
         gateway_flags=flags(GATEWAY),
         environment={"HF_HUB_CACHE": given["download_dir"]} if given["download_dir"] else {},
         store="",
     )
     flag_names = (pair.target_flag, pair.draft_flag)
+    timeout = start_seconds(given)
     with (
         _terminated_well(),
-        serving(settings, listening, **addresses, gateway=gateway, model_flags=flag_names) as local,
+        serving(settings, listening, **addresses, gateway=gateway, model_flags=flag_names, timeout=timeout) as local,
     ):
         _show(local, metrics, given["ssl_certfile"])
         while all(service.process.poll() is None for service in local.services.values()):
