@@ -68,6 +68,13 @@ OURS = (
         group=_MODELS,
         settings={"draft": "tensor-parallel-size"},
     ),
+    Flag(
+        "--draft-quantize",
+        "bits to quantise the draft to while torch loads it: int8, or int4 on CUDA; default: none",
+        "BITS",
+        group=_MODELS,
+        settings={"draft": "quantize"},
+    ),
     Flag("--dtype", "auto (bfloat16), bfloat16, float32 or float", "TYPE", default="auto", group=_MODELS),
     Flag(
         "--served-model-name",

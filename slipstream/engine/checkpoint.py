@@ -41,8 +41,8 @@ _SCALED_TYPES = ("F8_", "F6_", "F4", "I8", "U8", "I4", "U4")
 """Data types in safetensors of weights that need scales."""
 
 _QUANTISED = (
-    "which is not served: give the checkpoint it was made from, whose weights are bfloat16, float16 or float32, or make "
-    "one of it: slipstream dequantise MODEL --out DIR"
+    "which no target is served with: give the checkpoint it was made from, whose weights are bfloat16, float16 or float32, or "
+    "make one of it: slipstream dequantise MODEL --out DIR"
 )
 _NO_DIRECTORY = "no model directory at {}: --model takes a directory, a hub id such as org/name, or 'embedded'"
 _NAMED = 3
@@ -111,14 +111,16 @@ def directory_of(name: str, *, weights: bool, trust: Trust = NO_TRUST) -> Path:
         ) from error
 
 
-def check_config(directory: Path, name: str, *, weights: bool = True) -> None:
+def check_config(directory: Path, name: str, *, weights: bool = True, quantised: bool = False) -> None:
     """Raise UnsupportedModelError unless a directory has a model's config.json.
 
-    Without ``weights`` it does not matter how they are stored: another process loads them.
+    Without ``weights`` it does not matter how they are stored: another process loads them. With
+    ``quantised`` they may be quantised as config.json says.
     """
     path = directory / CONFIG
+    says_how = quantised and quantisation_in(directory) is not None
     for file, what in UNREAD_FILES.items():
-        if weights and (directory / file).exists():
+        if weights and (directory / file).exists() and not (says_how and "adapter" not in file):
             why = what if "adapter" in file else f"{what}, {_QUANTISED}"
             raise UnsupportedModelError(f"{name} has {file} and so {why}")
     if not path.exists():
@@ -132,10 +134,27 @@ def check_config(directory: Path, name: str, *, weights: bool = True) -> None:
         raise UnsupportedModelError(
             f"{CONFIG} of {name} names its weights' file (transformers_weights), which is not supported: call it {WEIGHTS}"
         )
-    if weights:
+    if weights and not quantised:
         refuse_quantised(config.get("quantization_config"), name)
     if (directory / GENERATION_CONFIG).exists():
         _json(directory / GENERATION_CONFIG, name)  # transformers would use its own defaults if this fails
+
+
+def quantisation_in(directory: Path) -> dict[str, Any] | None:
+    """Return what a directory's config.json says about quantised weights; None if it says nothing,
+    or cannot be read."""
+    try:
+        config = json.loads((directory / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    said = config.get("quantization_config") if isinstance(config, dict) else None
+    return said if isinstance(said, dict) and said else None
+
+
+def is_quantised(name: str, trust: Trust = NO_TRUST) -> bool:
+    """Return True if the config.json of a model directory or hub id says how its weights are
+    quantised. UnsupportedModelError if there is no such model."""
+    return quantisation_in(directory_of(name, weights=False, trust=trust)) is not None
 
 
 def refuse_quantised(quantisation: Any, name: str) -> None:
@@ -154,14 +173,15 @@ def told_of_unread(class_name: str, keys: Iterable[str]) -> str:
     )
 
 
-def check_weights(directory: Path, name: str, trust: Trust = NO_TRUST) -> bool:
+def check_weights(directory: Path, name: str, trust: Trust = NO_TRUST, *, quantised: bool = False) -> bool:
     """Raise UnsupportedModelError unless a directory's weights are whole safetensors files, or a
-    trusted pickle. Only headers are read. Returns True for safetensors."""
+    trusted pickle, and plain or ``quantised``. Only headers are read. Returns True for
+    safetensors."""
     if (directory / WEIGHTS).exists():
-        _check_file(directory / WEIGHTS, name)
+        _check_file(directory / WEIGHTS, name, quantised)
     elif (directory / INDEX).exists():
         for file in _shards(directory, INDEX, name):
-            _check_file(directory / file, name)
+            _check_file(directory / file, name, quantised)
     elif trust.pickle and (directory / PICKLE).exists():
         return False
     elif trust.pickle and (directory / PICKLE_INDEX).exists():
@@ -201,7 +221,7 @@ def _shards(directory: Path, index_file: str, name: str) -> set[str]:
     return files
 
 
-def _check_file(path: Path, name: str) -> None:
+def _check_file(path: Path, name: str, quantised: bool) -> None:
     """Read the header of a safetensors file and compare the file's size with it. Any other file
     would be unpickled, so it is refused."""
     if path.suffix != ".safetensors":
@@ -215,7 +235,7 @@ def _check_file(path: Path, name: str) -> None:
         raise UnsupportedModelError(
             f"{path.name} of {name} is truncated or not a safetensors file ({one_line(error)}): copy or download it again"
         ) from error
-    if scaled:
+    if scaled and not quantised:
         raise UnsupportedModelError(f"{name} is quantised, by its tensors {some(scaled)}, {_QUANTISED}")
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from slipstream.engine.arithmetic import SCHEME, ArithmeticBackend, ArithmeticSettings
-from slipstream.engine.checkpoint import refuse_without_torch
+from slipstream.engine.checkpoint import directory_of, is_quantised, refuse_without_torch
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.model import Backend
 from slipstream.hosting.ranks.local_ranks import LocalRanks
@@ -25,6 +25,7 @@ from slipstream.threads import default_threads
 
 if TYPE_CHECKING:
     from slipstream.engine.llamacpp.backend import LlamaCppBackend
+    from slipstream.engine.pretrained.quantisation import Quantisation
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,10 @@ def backend_of(settings: ModelServiceSettings, name: str, *, exact: bool, ranks:
     """
     if _LARGEST_PAGE % settings.page_size and not is_gguf(name):
         raise UnsupportedModelError(f"page_size must divide {_LARGEST_PAGE}, but is {settings.page_size}")
+    if settings.bits_at_load and (is_gguf(name) or name.startswith(SCHEME) or settings.tensor_parallel_size > 1):
+        raise UnsupportedModelError(
+            f"--quantize {settings.bits_at_load} is for a checkpoint on one rank, not for {name}"
+        )
     if ranks is not None and ranks.place.size > 1:
         return leading_backend(settings, name, exact=exact, ranks=ranks)
     if name.startswith(SCHEME):
@@ -51,6 +56,8 @@ def backend_of(settings: ModelServiceSettings, name: str, *, exact: bool, ranks:
     if settings.engine == "llamacpp":
         raise UnsupportedModelError(f"--engine llamacpp serves only .gguf files, and {name} is not one")
     log.info("loading %s as %s on %s", name, settings.dtype, settings.device)
+    if not exact and (settings.bits_at_load or is_quantised(name, settings.trust())):
+        return _quantised_draft(settings, name)
     if settings.engine == "torch":
         return _by_torch(settings, name, exact)
     backend = _compiled(settings, name, exact)
@@ -140,7 +147,23 @@ def _threads(settings: ModelServiceSettings) -> int:
     return threads
 
 
-def _by_torch(settings: ModelServiceSettings, name: str, exact: bool) -> Backend:
+def _quantised_draft(settings: ModelServiceSettings, name: str) -> Backend:
+    """Return the backend of a draft whose quantised weights transformers computes with."""
+    refuse_without_torch(name, "quantised weights")
+    from slipstream.engine.pretrained.quantisation import quantisation_of
+
+    if settings.engine == "compiled":
+        raise UnsupportedModelError(f"{name} cannot be computed by --engine compiled: its weights are quantised")
+    directory = directory_of(name, weights=False, trust=settings.trust())
+    quantisation = quantisation_of(directory, settings.bits_at_load, name)
+    if quantisation is not None:
+        quantisation.refuse(name, settings.device)
+    return _by_torch(settings, name, False, quantisation)
+
+
+def _by_torch(
+    settings: ModelServiceSettings, name: str, exact: bool, quantisation: Quantisation | None = None
+) -> Backend:
     refuse_without_torch(name, "--engine torch")
     import torch
 
@@ -152,16 +175,21 @@ def _by_torch(settings: ModelServiceSettings, name: str, exact: bool) -> Backend
     if settings.dtype == "bfloat16":
         warm_choosing(np.int16)
     if settings.device.startswith("cuda"):
-        return _by_cuda(settings, name, exact)
+        return _by_cuda(settings, name, exact, quantisation)
     model = TransformersModel.load(
-        name, device=settings.device, dtype=settings.dtype, single_rows=not exact, trust=settings.trust()
+        name,
+        device=settings.device,
+        dtype=settings.dtype,
+        single_rows=not exact,
+        trust=settings.trust(),
+        quantisation=quantisation,
     )
     padding = BATCH_INVARIANT if exact else TIGHT
     on_trial = exact and model.needs_trial
     return PlannedBackend(model, page_size=settings.page_size, padding=padding, on_trial=on_trial)
 
 
-def _by_cuda(settings: ModelServiceSettings, name: str, exact: bool) -> Backend:
+def _by_cuda(settings: ModelServiceSettings, name: str, exact: bool, quantisation: Quantisation | None) -> Backend:
     import torch
 
     if not torch.cuda.is_available():
@@ -177,4 +205,5 @@ def _by_cuda(settings: ModelServiceSettings, name: str, exact: bool) -> Backend:
         page_size=settings.page_size,
         exact=exact,
         trust=settings.trust(),
+        quantisation=quantisation,
     )

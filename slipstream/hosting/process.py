@@ -154,7 +154,7 @@ async def _host(
     collecting = kind.collecting(settings)
     loads = settings.engine not in STOCK_ENGINES
     # first: a bad tokenizer is refused at once
-    tokenizer = await asyncio.to_thread(load_tokenizer_files, name, trust, weights=loads)
+    tokenizer = await asyncio.to_thread(load_tokenizer_files, name, trust, weights=loads, quantised=not kind.exact)
     spoken = None if kind.spoken is None else await asyncio.to_thread(kind.spoken, settings, tokenizer)
     gate = RefusesWhileLoading()
     server.grpc.add_generic_rpc_handlers((gate,))

@@ -155,6 +155,12 @@ class ModelServiceSettings(StructureSettings, ListenSettings):
         """Return which parts of a checkpoint that can run code are trusted."""
         return Trust(pickle=self.allow_pickle, code=self.trust_remote_code)
 
+    @property
+    def bits_at_load(self) -> str:
+        """Bits to quantise plain weights to while they are loaded. Empty: they stay as they are, as
+        a target's have to."""
+        return ""
+
     def batch_limits(self) -> BatchLimits:
         """Return the limits of the model thread."""
         return BatchLimits(self.max_step_tokens, self.prefill_chunk, self.queue_limit)

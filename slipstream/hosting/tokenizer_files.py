@@ -44,9 +44,12 @@ class TokenizerFiles:
     not count."""
 
 
-def load_tokenizer_files(model: str, trust: Trust = NO_TRUST, *, weights: bool = True) -> TokenizerFiles:
+def load_tokenizer_files(
+    model: str, trust: Trust = NO_TRUST, *, weights: bool = True, quantised: bool = False
+) -> TokenizerFiles:
     """The tokenizer of a model directory, hub id or paper model. UnsupportedModelError if there is
-    none, or if this process is to load the ``weights`` and cannot."""
+    none, or if this process is to load the ``weights`` and cannot: plain ones, or ``quantised``
+    ones too."""
     if model.startswith(SCHEME):
         return _bundle(_byte_tokenizer(), {"eos_token": "<|end|>"}, _PAPER_TEMPLATE)
     if is_gguf(model) and not _has_vocabulary(Path(model).expanduser().parent):
@@ -55,11 +58,11 @@ def load_tokenizer_files(model: str, trust: Trust = NO_TRUST, *, weights: bool =
         directory = Path(model).expanduser().parent
     else:
         directory = directory_of(model, weights=False, trust=trust)
-        check_config(directory, model, weights=weights)
+        check_config(directory, model, weights=weights, quantised=quantised)
         _refuse_absent(directory, model)
     try:
         if trust.code or needs_transformers(directory):
-            backend, special, templates = _by_transformers(directory, model, trust)
+            backend, special, templates = _by_transformers(directory, model, trust, quantised)
         else:
             backend = read_tokenizer(directory, model)
             special, templates = named_special_tokens(directory), chat_templates(directory)
@@ -75,7 +78,9 @@ def load_tokenizer_files(model: str, trust: Trust = NO_TRUST, *, weights: bool =
     return _bundle(backend, special, _template_of(templates, model))
 
 
-def _by_transformers(directory: Path, model: str, trust: Trust) -> tuple[Tokenizer, dict[str, str], Any]:
+def _by_transformers(
+    directory: Path, model: str, trust: Trust, quantised: bool
+) -> tuple[Tokenizer, dict[str, str], Any]:
     """Return the tokenizer, special tokens and chat templates of a directory, which transformers
     reads. UnsupportedModelError where that is not installed."""
     refuse_without_torch(model, f"a tokenizer without {TOKENIZER_FILE}")
@@ -84,7 +89,7 @@ def _by_transformers(directory: Path, model: str, trust: Trust) -> tuple[Tokeniz
     from slipstream.engine.pretrained.loading import heard, read_config
 
     if not is_gguf(model):
-        read_config(directory, model, trust)
+        read_config(directory, model, trust, quantised=quantised)
     with heard(model):
         tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=trust.code)
     backend = _backend(directory, model, tokenizer)

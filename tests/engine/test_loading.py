@@ -264,7 +264,7 @@ def test_a_directory_without_weights_says_what_is_needed(checkpoint: Path) -> No
 def test_quantised_weights_are_refused(checkpoint: Path, method: str) -> None:
     change_config(checkpoint, quantization_config={"quant_method": method, "bits": 4})
     assert refused(checkpoint) == (
-        f"{checkpoint} is quantised ({method}), which is not served: give the checkpoint it was made from, whose "
+        f"{checkpoint} is quantised ({method}), which no target is served with: give the checkpoint it was made from, whose "
         "weights are bfloat16, float16 or float32, or make one of it: slipstream dequantise MODEL --out DIR"
     )
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 if not torch.cuda.is_available():
     pytest.skip("no CUDA device", allow_module_level=True)
@@ -16,6 +16,7 @@ from slipstream.engine.engine import Append, Engine
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.model import Segment
 from slipstream.engine.pretrained.loading import DTYPES, load_pretrained
+from slipstream.engine.pretrained.quantisation import Quantisation
 from slipstream.engine.sequence import Sequence
 from slipstream.engine.torch.attention import NAME
 from slipstream.engine.torch.cuda.backend import EXACT_ROWS, CudaBackend, load_cuda
@@ -219,3 +220,28 @@ def test_several_steps_in_one_go_are_those_steps(dtype: str, tmp_path: Path) -> 
         for expected, got in zip(found[0], others, strict=True):
             parted = next((at for at in range(count) if got[at].token != expected[at].token), count)
             assert parted == count or expected[parted].margin < 1e-3
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4", "nf4"])
+def test_a_quantised_draft_chooses_in_runs_and_from_a_graph_if_it_can(kind: str, tmp_path: Path) -> None:
+    pytest.importorskip("torchao" if kind.startswith("int") else "bitsandbytes")
+    shape = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64}  # four bits come in groups of 128
+    directory = tiny_models.save(tiny_models.build("llama", **shape), tmp_path / "plain")
+    quantisation = Quantisation("torchao", kind)
+    if kind == "nf4":
+        config = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4")
+        model = AutoModelForCausalLM.from_pretrained(directory, quantization_config=config, device_map={"": "cuda"})
+        directory, quantisation = tmp_path / "nf4", Quantisation("bitsandbytes")
+        model.save_pretrained(directory)
+    backend = load_cuda(
+        str(directory), device="cuda", dtype="bfloat16", page_size=16, exact=False, quantisation=quantisation
+    )
+    engine, sequence = Engine(backend, kv_memory_mib=16), Sequence("draft")
+    engine.cache.extend(sequence, drawn((40,), 0)[0])
+    append = Append(sequence, 40, 1, SamplingRule(), drafting=True)
+    chosen = [answers[0].choices[0].token for answers in zip(*engine.steps([append], 8), strict=True)]
+    assert len(chosen) == 8
+    plain = Computed(tmp_path / "plain", "bfloat16", exact=False)
+    (logits,) = plain.forward([Sequence("plain")], [drawn((40,), 0)[0]])
+    likeliest = logits[-1].float().topk(64).indices.tolist()
+    assert chosen[0] in likeliest

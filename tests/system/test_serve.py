@@ -78,14 +78,15 @@ def test_openais_package_and_grpc_give_one_text_and_sigterm_ends_well() -> None:
 
 @pytest.mark.essential
 def test_with_a_servers_address_a_stock_engine_computes_the_target(tmp_path: Path) -> None:
-    (tmp_path / "key").write_text("secret\n")
+    key = "a-key-of-the-server-itself"
+    (tmp_path / "key").write_text(f"{key}\n")
     prompt = [*range(100, 140)]
     with FakeVllm().serving() as fake:
         flags = ["--engine", "vllm", "--engine-address", fake.url, "--engine-token-file", str(tmp_path / "key")]
         with serving("--store", "memory", "--no-http", *flags) as served, Client(served.grpc) as client:
             reply = client.generate(prompt, Settings(temperature=0.8, seed=3, max_token_count=40)).wait()
             assert client.server_info().target.device == "vLLM 0.32.0"
-        assert fake.authorizations == {"Bearer secret"}
+        assert fake.authorizations == {f"Bearer {key}"}
     rule = SamplingRule(temperature=0.8, seed=3, end_token_ids=(2,))
     assert reply.token_ids == text_after(prompt, 40, rule)
     wait_until_none_left()

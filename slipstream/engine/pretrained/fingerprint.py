@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from slipstream.engine.model_fingerprint import SAMPLED_VALUES, model_fingerprint
+from slipstream.engine.pretrained.quantisation import is_packed
 
 Sample = tuple[str, tuple[int, ...], np.ndarray]
 """The name, the shape and some values of a weight."""
@@ -47,7 +48,7 @@ def experts_of(model: Any) -> str | None:
 
 def _samples(model: Any) -> Iterator[Sample]:
     for name, weight in sorted(model.state_dict().items()):
-        values = weight.detach().reshape(-1)
+        values = (weight.dequantize() if is_packed(weight) else weight.detach()).reshape(-1)
         sample = values[:: sampled_places(values.numel()).step].to("cpu", torch.float32)
         yield name, tuple(weight.shape), sample.numpy()
 

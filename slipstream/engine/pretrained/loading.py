@@ -37,6 +37,7 @@ from slipstream.engine.config_numbers import is_positive
 from slipstream.engine.errors import STOCK_ENGINES, UnsupportedModelError
 from slipstream.engine.pretrained import rotary
 from slipstream.engine.pretrained.config_keys import told_of_config
+from slipstream.engine.pretrained.quantisation import Quantisation, is_packed
 from slipstream.engine.pretrained.vector_math import settle_vector_math
 
 log = logging.getLogger(__name__)
@@ -50,15 +51,22 @@ _AGAIN = "copy, download or export it again"
 
 
 def load_pretrained(
-    name: str, *, device: str, dtype: str, attention: str | None, experts: str | None = None, trust: Trust = NO_TRUST
+    name: str,
+    *,
+    device: str,
+    dtype: str,
+    attention: str | None,
+    experts: str | None = None,
+    trust: Trust = NO_TRUST,
+    quantisation: Quantisation | None = None,
 ) -> Any:
     """A ``PreTrainedModel`` on its device with an implementation of ``attention`` (None: what
-    transformers prefers) and, if not transformers' own, of ``experts``, ready to serve.
-    UnsupportedModelError says what is missing or wrong."""
+    transformers prefers) and, if not transformers' own, of ``experts``, ready to serve. Its weights
+    are quantised only if ``quantisation`` says how. UnsupportedModelError says what is missing or wrong."""
     settle_vector_math()
     directory = directory_of(name, weights=True, trust=trust)
-    config = read_config(directory, name, trust)
-    use_safetensors = check_weights(directory, name, trust)
+    config = read_config(directory, name, trust, quantised=quantisation is not None)
+    use_safetensors = check_weights(directory, name, trust, quantised=quantisation is not None)
     with heard(name) as said, _told_tensors():
         try:
             place = torch.empty(0, device=device).device  # before gigabytes are read
@@ -72,9 +80,12 @@ def load_pretrained(
                 trust_remote_code=trust.code,
                 ignore_mismatched_sizes=True,  # they are in the report, by name
                 output_loading_info=True,
+                **(quantisation.loading_arguments(place) if quantisation is not None else {}),
             )
             refuse_partial(report, model, name)
-            model = model.to(place).eval().requires_grad_(False)
+            if quantisation is None:
+                model = model.to(place)
+            model = model.eval().requires_grad_(False)
         except UnsupportedModelError:
             raise
         except Exception as error:  # any of transformers' hundreds of models, and of its libraries
@@ -93,10 +104,10 @@ def warn_of_unread(directory: Path, model: Any, name: str) -> None:
             log.warning("config.json of %s %s", name, told)
 
 
-def read_config(directory: Path, name: str, trust: Trust = NO_TRUST) -> Any:
-    """The ``PreTrainedConfig`` of a model that can be served, as far as that tells.
-    UnsupportedModelError with the reason."""
-    check_config(directory, name)
+def read_config(directory: Path, name: str, trust: Trust = NO_TRUST, *, quantised: bool = False) -> Any:
+    """The ``PreTrainedConfig`` of a model that can be served, as far as that tells: with plain
+    weights, or ``quantised`` ones. UnsupportedModelError with the reason."""
+    check_config(directory, name, quantised=quantised)
     with heard(name):
         values: dict[str, Any] = {}
         try:
@@ -105,6 +116,9 @@ def read_config(directory: Path, name: str, trust: Trust = NO_TRUST) -> Any:
         except Exception as error:  # any of transformers' hundreds of configurations
             raise UnsupportedModelError(_why_no_config(error, values, name)) from error
     _refuse_foreign(config, name, trust)
+    if not quantised:
+        for each in (config, config.get_text_config()):
+            refuse_quantised(getattr(each, "quantization_config", None), name)
     _refuse_odd_numbers(config.get_text_config(), name)
     return config
 
@@ -190,8 +204,6 @@ def _refuse_foreign(config: Any, name: str, trust: Trust) -> None:
             f"{name} is a {architecture}, which does not generate text; only decoder-only language models can be served"
         )
     text = config.get_text_config()
-    for quantisation in (getattr(each, "quantization_config", None) for each in (config, text)):
-        refuse_quantised(quantisation, name)
     foreign = set(getattr(text, "layer_types", None) or ()) - _SERVED_LAYERS
     if foreign:
         raise UnsupportedModelError(
@@ -255,7 +267,7 @@ def refuse_no_numbers(model: Any, name: str) -> None:
     for key, weight in weights.items():
         read += weight.nbytes
         progress.reach(read, total)
-        if weight.is_floating_point() and weight.numel():
+        if weight.is_floating_point() and weight.numel() and not is_packed(weight):
             lowest, highest = torch.aminmax(weight)
             if not (torch.isfinite(lowest) and torch.isfinite(highest)):
                 faulty.setdefault(weight.data_ptr(), key)  # tied weights have two names

@@ -15,6 +15,7 @@ from slipstream.engine.generation_config import parse_generation_config, read_ge
 from slipstream.engine.pretrained import rotary
 from slipstream.engine.pretrained.fingerprint import experts_of, weights_fingerprint
 from slipstream.engine.pretrained.loading import DTYPES, load_pretrained
+from slipstream.engine.pretrained.quantisation import Quantisation
 from slipstream.engine.sequence import PageCopy
 from slipstream.engine.torch import activations, attention, capture, experts, packing
 from slipstream.engine.torch.counted_positions import CountedPositions, counts_positions
@@ -71,12 +72,14 @@ class TransformersModel:
         self._model = model
         config = model.config.get_text_config()
         self.architecture = type(model).__name__
+        is_quantised = bool(getattr(model, "is_quantized", False))
         if whole is None:
             head = model.get_output_embeddings()
-            whole = Whole(int(head.weight.shape[0]), lambda ends: weights_fingerprint(model, ends))
+            rows = getattr(head, "out_features", head.weight.shape[0])  # quantised weights may have another shape
+            whole = Whole(int(rows), lambda ends: weights_fingerprint(model, ends))
             is_small = model.device.type == "cpu" and model.num_parameters() <= capture.MAX_PARAMETERS
             # Which experts there are to compute depends on the rows.
-            may_capture = is_small and experts_of(model) != experts.NAME
+            may_capture = is_small and not is_quantised and experts_of(model) != experts.NAME
         else:
             may_capture = False
         self.vocabulary_size = whole.vocabulary_size
@@ -91,7 +94,10 @@ class TransformersModel:
         self.weights_fingerprint = whole.fingerprint(self.end_token_ids)
         if self.device.type == "cpu":
             activations.compute_in_even_parts(model)
-        self.layers = _probe_packed(model, packing.FOR_SINGLE_ROWS if single_rows else 0)
+        if is_quantised:
+            self.layers = _probe_layers(model)
+        else:
+            self.layers = _probe_packed(model, packing.FOR_SINGLE_ROWS if single_rows else 0)
         if self.device.type == "cpu" and not single_rows:
             activations.compute_single_gates_alike(model)
             activations.route_in_whole_vectors(model)
@@ -115,12 +121,27 @@ class TransformersModel:
 
     @classmethod
     def load(
-        cls, name: str, *, device: str, dtype: str, single_rows: bool = False, trust: Trust = NO_TRUST
+        cls,
+        name: str,
+        *,
+        device: str,
+        dtype: str,
+        single_rows: bool = False,
+        trust: Trust = NO_TRUST,
+        quantisation: Quantisation | None = None,
     ) -> TransformersModel:
         """Load a model directory or hub id. UnsupportedModelError says what is missing or cannot be
         served."""
         even = None if single_rows else experts.NAME  # a draft only guesses
-        model = load_pretrained(name, device=device, dtype=dtype, attention=attention.NAME, experts=even, trust=trust)
+        model = load_pretrained(
+            name,
+            device=device,
+            dtype=dtype,
+            attention=attention.NAME,
+            experts=even,
+            trust=trust,
+            quantisation=quantisation,
+        )
         generation = read_generation_config(directory_of(name, weights=True, trust=trust))
         served = cls(model, generation, single_rows=single_rows)
         served.generation.log_warnings(name)

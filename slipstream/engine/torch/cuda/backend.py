@@ -16,6 +16,7 @@ from slipstream.engine.hidden_heads import HiddenStates
 from slipstream.engine.model import MultiStepRunner, Reserved, Segment
 from slipstream.engine.pages import pages_in
 from slipstream.engine.pretrained.loading import DTYPES, load_pretrained
+from slipstream.engine.pretrained.quantisation import Quantisation
 from slipstream.engine.sequence import PageCopy
 from slipstream.engine.torch.attention import NAME
 from slipstream.engine.torch.cuda.attention import PAGED, compile_launcher, key_count
@@ -46,12 +47,19 @@ _TRIALS = 3
 
 
 def load_cuda(
-    name: str, *, device: str, dtype: str, page_size: int, exact: bool, trust: Trust = NO_TRUST
+    name: str,
+    *,
+    device: str,
+    dtype: str,
+    page_size: int,
+    exact: bool,
+    trust: Trust = NO_TRUST,
+    quantisation: Quantisation | None = None,
 ) -> CudaBackend:
     """Load a model directory or hub id. With ``exact`` a row's bits depend on its sequence alone.
     UnsupportedModelError if it cannot be served."""
     compile_launcher()
-    loaded = load_pretrained(name, device=device, dtype=dtype, attention=NAME, trust=trust)
+    loaded = load_pretrained(name, device=device, dtype=dtype, attention=NAME, trust=trust, quantisation=quantisation)
     torch.cuda.set_device(loaded.device)  # for this thread, which computes: Triton and graphs use the current device
     model = TransformersModel(
         loaded, read_generation_config(directory_of(name, weights=True, trust=trust)), kernels=PAGED

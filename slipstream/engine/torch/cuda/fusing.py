@@ -24,5 +24,8 @@ class Fused(NamedTuple):
 
 def fuse(model: nn.Module) -> Fused:
     """Replace each module whose replacement a trial shows to be equal. Sums may round differently
-    than the module's own."""
-    return Fused(fuse_norms(model), fuse_rotary(model), join_products(model), fuse_gates(model))
+    than the module's own. Products of quantised weights stay the quantiser's."""
+    norms, rotary = fuse_norms(model), fuse_rotary(model)
+    if getattr(model, "is_quantized", False):
+        return Fused(norms, rotary, 0, 0)
+    return Fused(norms, rotary, join_products(model), fuse_gates(model))
