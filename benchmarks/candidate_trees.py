@@ -1,4 +1,4 @@
-"""What a draft would have offered at each position of a target's own text: trees of candidates.
+"""Trees of candidates that a draft would have offered at each position of a target's own text.
 
 A node is a token after its parent's. Its *odds* say how likely the target chooses it if all before
 it are right, its *survival* is the product down to it. The odds are calibrated on the same text by
@@ -53,7 +53,7 @@ class Text:
 
 
 class Outcomes:
-    """How often the target chose a draft's candidate, by its rank and its stated odds."""
+    """Count of how often the target chose a draft's candidate, by its rank and its stated odds."""
 
     def __init__(self) -> None:
         self._right: dict[tuple[int, int], float] = defaultdict(float)
@@ -93,7 +93,7 @@ def candidates_of(logits: torch.Tensor, positions: Sequence[int], rule: Sampling
 
 @torch.inference_mode()
 def target_text(target: Any, prompt: Sequence[int], count: int, rule: SamplingRule) -> Text:
-    """Return a prompt with ``count`` tokens of the target after it, whatever they are."""
+    """Return a prompt with ``count`` tokens of the target after it, past an end token too."""
     tokens, cache, fresh = list(prompt), DynamicCache(), list(prompt)
     for _ in range(count):
         logits = target(torch.tensor([fresh]), past_key_values=cache, use_cache=True, logits_to_keep=1).logits[0]

@@ -1,4 +1,4 @@
-"""What trees of hints could bring: the best tree of n rows against the best chain of n rows.
+"""Compare the best tree of n hint rows with the best chain of n hint rows.
 
 Nothing is served. Recorded draws of a draft along the target's own text say which candidates would
 have been right (`benchmarks.candidate_trees`), and measured curves of step times what rows cost.
