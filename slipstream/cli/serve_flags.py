@@ -7,6 +7,7 @@ refused by its name.
 from __future__ import annotations
 
 from slipstream.cli.flags import Flag
+from slipstream.cli.stock_engine import ENGINE_FLAGS
 from slipstream.cli.vllm_flags import ACCEPTED, REFUSED
 
 _MODELS = "Models"
@@ -14,7 +15,6 @@ _ADDRESSES = "Addresses"
 _SESSIONS = "Callers and sessions"
 _ROOM = "Speed and memory"
 _COLLECTING = "Collecting for slipstream distill"
-_ENGINE = "The engine of the target"
 
 
 def _both(setting: str) -> dict[str, str]:
@@ -105,48 +105,7 @@ OURS = (
         group=_MODELS,
         settings={"gateway": "reasoning-parser"},
     ),
-    Flag(
-        "--engine",
-        "what computes the target: compiled, torch, llamacpp, or the server at --engine-address: vllm, sglang; default: auto",
-        "NAME",
-        group=_ENGINE,
-        settings={"verifier": "engine"},
-    ),
-    Flag(
-        "--engine-address",
-        "http:// or https:// address of a vLLM or SGLang server that serves MODEL already",
-        "URL",
-        group=_ENGINE,
-        settings={"verifier": "engine-address"},
-    ),
-    Flag(
-        "--engine-token-file",
-        "file with the API key of that server",
-        "FILE",
-        group=_ENGINE,
-        settings={"verifier": "engine-token-file"},
-    ),
-    Flag(
-        "--engine-start-seconds",
-        "seconds to wait at start while that server loads its model; default: 1800",
-        "SECONDS",
-        group=_ENGINE,
-        settings={"verifier": "engine-start-seconds"},
-    ),
-    Flag(
-        "--engine-timeout-seconds",
-        "seconds that server may take for an answer; default: 120",
-        "SECONDS",
-        group=_ENGINE,
-        settings={"verifier": "engine-timeout-seconds"},
-    ),
-    Flag(
-        "--engine-patience-seconds",
-        "seconds for which running turns wait for that server; later they wait in the orchestrator; default: 10",
-        "SECONDS",
-        group=_ENGINE,
-        settings={"verifier": "engine-patience-seconds"},
-    ),
+    *ENGINE_FLAGS,
     Flag("--host", "host that the HTTP API listens on", "HOST", default="127.0.0.1", group=_ADDRESSES),
     Flag("--port", "port that the HTTP API listens on", "PORT", default="8000", group=_ADDRESSES),
     Flag("--no-http", "serve gRPC alone", "", group=_ADDRESSES),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 
-from slipstream.cli.flags import Given
+from slipstream.cli.flags import Flag, Given
 from slipstream.cli.service_process import START_SECONDS
 
 STOCK_ENGINES = ("vllm", "sglang")
@@ -15,6 +15,54 @@ _SERVER_START_SECONDS = 1800.0
 _PATIENCE_SECONDS = "900"
 """Seconds for which turns wait in the orchestrator: a stock engine takes minutes to start again,
 and there is no other verifier."""
+
+_ENGINE = "The engine of the target"
+
+ENGINE_FLAGS = (
+    Flag(
+        "--engine",
+        "what computes the target: compiled, torch, llamacpp, or the server at --engine-address: vllm, sglang; default: auto",
+        "NAME",
+        group=_ENGINE,
+        settings={"verifier": "engine"},
+    ),
+    Flag(
+        "--engine-address",
+        "http:// or https:// address of a vLLM or SGLang server that serves MODEL already",
+        "URL",
+        group=_ENGINE,
+        settings={"verifier": "engine-address"},
+    ),
+    Flag(
+        "--engine-token-file",
+        "file with the API key of that server",
+        "FILE",
+        group=_ENGINE,
+        settings={"verifier": "engine-token-file"},
+    ),
+    Flag(
+        "--engine-start-seconds",
+        "seconds to wait at start while that server loads its model; default: 1800",
+        "SECONDS",
+        group=_ENGINE,
+        settings={"verifier": "engine-start-seconds"},
+    ),
+    Flag(
+        "--engine-timeout-seconds",
+        "seconds that server may take for an answer; default: 120",
+        "SECONDS",
+        group=_ENGINE,
+        settings={"verifier": "engine-timeout-seconds"},
+    ),
+    Flag(
+        "--engine-patience-seconds",
+        "seconds for which running turns wait for that server; later they wait in the orchestrator; default: 10",
+        "SECONDS",
+        group=_ENGINE,
+        settings={"verifier": "engine-patience-seconds"},
+    ),
+)
+"""Flags of the engine and of its server."""
 
 
 def engine_fault(given: Given) -> str:

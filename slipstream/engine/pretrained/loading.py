@@ -62,7 +62,8 @@ def load_pretrained(
 ) -> Any:
     """A ``PreTrainedModel`` on its device with an implementation of ``attention`` (None: what
     transformers prefers) and, if not transformers' own, of ``experts``, ready to serve. Its weights
-    are quantised only if ``quantisation`` says how. UnsupportedModelError says what is missing or wrong."""
+    are quantised only if ``quantisation`` says how. UnsupportedModelError says what is missing or
+    wrong."""
     settle_vector_math()
     directory = directory_of(name, weights=True, trust=trust)
     config = read_config(directory, name, trust, quantised=quantisation is not None)
