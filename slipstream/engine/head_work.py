@@ -131,17 +131,18 @@ class HeadWork:
         """Record which hints the next step verifies, so that runs whose guesses do not pay rest.
         ``times`` are those of single steps, ``plain`` of steps in one call."""
         guessed = [job for job in stepping if isinstance(job, RunJob) and job in self._guessed]
+        taken = self.seconds()
+        self._guessed.clear()
         if not guessed:
             return
         count, base = len(stepping), times.seconds(len(stepping))
         plain_step = plain.seconds(count)
-        shared = (self.seconds() + base - plain_step) / len(guessed)
+        shared = (taken + base - plain_step) / len(guessed)
         for job in guessed:
             use = used.get(job)
             survivals = use.survivals if use is not None and use.source is Source.HEADS else ()
             seconds = shared + times.seconds(count + len(survivals)) - base
             job.record_guess(sum(survivals), count * seconds / plain_step)
-        self._guessed.clear()
 
 
 def _is_there(job: RunJob, settled: Settled) -> bool:

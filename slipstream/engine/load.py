@@ -45,6 +45,10 @@ class Load:
     kv_byte_count: int = 0
     step_count: int = 0
     preempted_count: int = 0
+    guess_count: int = 0
+    """Guesses of the target's heads since the start, each after one run."""
+    guess_seconds: float = 0.0
+    """Seconds that they took."""
     unfinished_count: int = 0
     """Rounds without an answer yet, including those whose structure is being compiled."""
     waits: WaitSummary = field(default_factory=WaitSummary)

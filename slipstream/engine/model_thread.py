@@ -121,6 +121,8 @@ class ModelThread:
             kv_byte_count=engine.kv_byte_count,
             step_count=engine.step_count,
             preempted_count=self._open_sequences.preempted_count,
+            guess_count=self.heads.guess_count,
+            guess_seconds=self.heads.guess_seconds,
         )
 
     @property

@@ -55,6 +55,8 @@ def readings(
     )
     yield reading(instruments.STEPS, load.step_count)
     yield reading(instruments.PREEMPTIONS, load.preempted_count)
+    yield reading(instruments.HEAD_GUESSES, load.guess_count)
+    yield reading(instruments.HEAD_TIME, load.guess_seconds)
     yield reading(instruments.STEP_TOKENS, telemetry.step_tokens)
     yield reading(instruments.STEP_ITEMS, telemetry.step_items)
     yield reading(instruments.STEP_TIME, telemetry.step_time)

@@ -323,6 +323,8 @@ PREEMPTIONS = _counter(
     "sequences",
     "Sequences that lost their KV pages to other sequences. Their KV is computed again when they continue.",
 )
+HEAD_GUESSES = _counter("head_guesses", "guesses", "Guesses of the target's heads, each after a step of one run.")
+HEAD_TIME = _counter("head_seconds", "s", "Time of guesses of the target's heads. The steps of all runs wait for it.")
 COLLECTING = _gauge(
     "collecting", "1", "1 while positions are collected, 0 if collecting is off or has stopped because of an error."
 )
@@ -442,6 +444,8 @@ OF_A_MODEL_SERVICE = (
     ITEM_QUEUE_TIME,
     ITEMS,
     PREEMPTIONS,
+    HEAD_GUESSES,
+    HEAD_TIME,
     COLLECTING,
     COLLECTED_ROWS,
     COLLECT_DROPPED_ROWS,

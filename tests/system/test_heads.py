@@ -1,0 +1,99 @@
+"""Heads on the target's hidden states: the same text in fewer steps, by a verifier that was started
+with ``--heads``."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from slipstream.cli.local import LocalServices, PairSettings
+from slipstream.client import Client, Result, Settings
+from tests import tiny_models
+
+COUNT, HEADS = 80, 3
+GREEDY = Settings(temperature=0.0, max_token_count=COUNT, ignore_end_tokens=True, top_logprob_count=1)
+SAMPLED = replace(GREEDY, temperature=0.7, seed=5)
+CONFIG = {
+    "speculators_model_type": "medusa",
+    "num_heads": HEADS,
+    "num_hidden_layers": 1,
+    "medusa_hidden_size": 64,
+    "medusa_vocab_size": tiny_models.VOCABULARY_SIZE,
+}
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that mostly says its last token again: its output matrix is its embedding."""
+    model = tiny_models.build("llama", head_dim=32, tie_word_embeddings=True)
+    return tiny_models.save(model, tmp_path_factory.mktemp("target"))
+
+
+@pytest.fixture(scope="module")
+def heads(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Heads that guess the last token again: their blocks change nothing."""
+    return save(tmp_path_factory.mktemp("heads"))
+
+
+def save(directory: Path, **changes: object) -> Path:
+    (directory / "config.json").write_text(json.dumps(CONFIG | changes))
+    blocks = {f"blocks.{head}.layers.0.weight": torch.zeros(64, 64) for head in range(HEADS)}
+    save_file(blocks, directory / "model.safetensors")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def client(target: Path, heads: Path) -> Iterator[Client]:
+    pair = PairSettings(target=str(target), draft="", target_flags=["--heads", str(heads), "--kv-memory-mib", "8"])
+    with LocalServices(pair) as local, Client(local.orchestrator_address) as connected:
+        yield connected
+
+
+def answer(client: Client, settings: Settings) -> Result:
+    return client.answer([("user", "Say it again.")], settings).wait()
+
+
+@pytest.mark.essential
+@pytest.mark.parametrize("settings", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+def test_heads_save_steps_and_change_no_text(client: Client, settings: Settings) -> None:
+    plain = answer(client, replace(settings, draft_length=0))
+    assert plain.generated_token_count == COUNT and not plain.heads_token_count
+    said = answer(client, replace(settings, draft_length=HEADS, proposer="heads"))
+    assert (said.token_ids, said.logprobs) == (plain.token_ids, plain.logprobs)
+    assert 0 < said.heads_accepted_token_count <= said.heads_token_count == said.draft_token_count
+    assert said.round_count < COUNT
+
+
+def test_the_verifier_chooses_whether_heads_pay(client: Client) -> None:
+    plain = answer(client, replace(GREEDY, draft_length=0))
+    for proposer in (None, "heads", "ngram"):
+        said = answer(client, replace(GREEDY, draft_length="adaptive", proposer=proposer))
+        assert (said.token_ids, said.logprobs) == (plain.token_ids, plain.logprobs)
+        assert proposer != "ngram" or not said.heads_token_count
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        (["--heads", "/no/such/heads"], "--heads /no/such/heads is no folder"),
+        (["--heads", "{heads}", "--model", "arithmetic:"], "its engine does not give"),
+        (["--heads", "{wide}"], "medusa_hidden_size is 128, and must be the target's 64"),
+    ],
+)
+def test_heads_that_cannot_be_served_are_refused_by_name(
+    flags: list[str], why: str, target: Path, heads: Path, tmp_path: Path
+) -> None:
+    wide = save(tmp_path, medusa_hidden_size=128)
+    given = [flag.format(heads=heads, wide=wide) for flag in flags]
+    model = [] if "--model" in given else ["--model", str(target)]
+    command = [sys.executable, "-P", "-m", "verifier_service", *model, *given, "--address", "127.0.0.1:0"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert ended.returncode == 1 and why in ended.stderr.splitlines()[-1]
