@@ -143,7 +143,7 @@ class Peers:
             target,
             self.drafts,
             codec,
-            Rounds(verifying, self.drafts, target),
+            Rounds(verifying, self.drafts, target, drafts_per_session=settings.drafts_per_session),
             self._structures,
             settings.draft_length,
             settings.default_max_token_count,

@@ -76,6 +76,13 @@ class OrchestratorSettings(StructureSettings, ListenSettings):
         description="draft tokens that a step verifies, unless the request sets them. 0: no speculation. By default the "
         "verifier chooses the number for every step",
     )
+    drafts_per_session: int = Field(
+        1,
+        ge=1,
+        le=8,
+        description="drafts that each session asks at once, as far as --draft names drafts of different weights. The first "
+        "right hint counts. Each more takes another draft's time and memory",
+    )
     process_count: int = Field(
         1,
         ge=1,

@@ -86,8 +86,6 @@ class DraftProposer(Proposer):
         """Position after the last one that had a hint."""
         self._work = DraftWork()
         self._is_switched_off = False
-        self._source_id: int | None = None
-        """Id of the draft in its hints; None before the first one."""
         self._turn: TurnFigures | None = None
         """Figures of the run; None if they are not the draft's alone."""
 
@@ -103,10 +101,7 @@ class DraftProposer(Proposer):
             self._side = self._drafts.home(self._drafting, begins_turn=True, stays=False)
         if self._side is None:
             return None
-        has_moved = self._side.address != before
-        self._turn = None if before and has_moved else TurnFigures()
-        if has_moved:
-            self._source_id = None
+        self._turn = None if before and self._side.address != before else TurnFigures()
         self._meet(self._side, terms, verifier)
         if not (self._may_guess and self._side.is_well and self._side.is_reachable):  # no hint is on its way
             return None
@@ -177,10 +172,9 @@ class DraftProposer(Proposer):
         """Pass hints on to the verifier."""
         if self._side is None or self._sink is None or self._verifier is None:
             return
-        self._side.record_hints()
         self._work.record(self._side.address, timing, sum(len(hint.tokens) for hint in hints))
         for hint in hints:
-            self._source_id = hint.source_id
+            self._side.record_hints(hint.source_id)
             self._drafting.sequence.learn(hint.length_seen - 1)
             end = hint.start + len(hint.tokens)
             self._paying.hint(max(0, end - max(hint.start, self._hinted_length)))
@@ -242,7 +236,7 @@ class DraftProposer(Proposer):
         if self._turn is not None:
             self._turn.record_part(part)
         for step in part.steps:
-            if is_of(step, self._source_id):
+            if is_of(step, side.source_id):
                 side.verified(step.hint_count, step.accepted_count)
                 self._paying.accept(step.accepted_count)
                 self._grade.record(step.hint_count, step.accepted_count)
@@ -286,7 +280,7 @@ class DraftProposer(Proposer):
         side.shared.run_count -= 1
         home.shared.run_count += 1
         self._side = home
-        self._source_id = self._turn = None
+        self._turn = None
         self._restatements, self._is_left = 0, False
         self._meet(home, self._terms, self._verifier)
 

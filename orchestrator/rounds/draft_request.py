@@ -53,6 +53,8 @@ class SessionDrafting:
     place: float = 1.0
     """Place of the session among all, from 0 to 1, by a hash of its id: a draft on trial gets those
     below its share."""
+    beside: tuple[SessionDrafting, ...] = ()
+    """The session's sides at other drafts, if it drafts with several."""
     sequence: PeerSequence = field(default_factory=PeerSequence)
     request: DraftRequest | None = None
     finished: list[PeerTiming] = field(default_factory=list)
@@ -95,6 +97,14 @@ class SessionDrafting:
         """Return whether the draft failed since the last call."""
         failed, self.failed = self.failed, False
         return failed
+
+
+def draftings_of(session_place: float, count: int) -> tuple[SessionDrafting, ...]:
+    """Return a new session's sides at ``count`` drafts."""
+    draftings = tuple(SessionDrafting(session_place) for _ in range(count))
+    for one in draftings:
+        one.beside = tuple(other for other in draftings if other is not one)
+    return draftings
 
 
 class DraftRequest:

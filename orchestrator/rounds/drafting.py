@@ -66,6 +66,8 @@ class DraftSide:
         """Sessions that live on it, whether or not their turns run."""
         self.verified_count = self.accepted_count = 0
         """Of its tokens."""
+        self.source_id: int | None = None
+        """Id of the draft in its hints; None before the first one."""
         self.figures = DraftFigures()
         """What came of its hints, turn by turn."""
         self.shared = SharedProcessors()
@@ -282,8 +284,9 @@ class DraftSide:
         """Let the draft guess on. ``listener`` gets its hints."""
         return self._draft.start_run(sequence, self._terms, position, guess, rule, traceparent, listener)
 
-    def record_hints(self) -> None:
-        """Record that the draft sends hints."""
+    def record_hints(self, source_id: int) -> None:
+        """Record that the draft sends hints, under its id among the makers of hints."""
+        self.source_id = source_id
         self._answered_at = time.monotonic()
         self._breaker.record_success()
         self._turn_well()

@@ -110,6 +110,14 @@ class Drafts:
         side = self.of(drafting)
         return "" if side is None or side.info is None else side.info.weights_fingerprint
 
+    def maker_of(self, drafting: SessionDrafting, source_id: int) -> str:
+        """The fingerprint of the weights of that draft of a session whose hints have an id; empty
+        if none has."""
+        for each in (drafting, *drafting.beside):
+            if (side := self.of(each)) is not None and side.source_id == source_id:
+                return self.fingerprint_of(each)
+        return ""
+
     def home(self, drafting: SessionDrafting, *, begins_turn: bool, stays: bool) -> DraftSide | None:
         """The same for a session that wants to draft: one that has no draft is given the one with
         the fewest; one whose draft is away, or at the beginning of a turn has far more than
@@ -145,8 +153,12 @@ class Drafts:
         return other
 
     def _allowed(self, drafting: SessionDrafting, sides: Sequence[DraftSide], *, stays: bool) -> Sequence[DraftSide]:
-        """Return the sides that a session may draft with. If the draft on trial is away, its share
-        drafts with the others. One that ``stays`` takes no part in a trial."""
+        """Return the sides that a session may draft with: of several drafts of a session, each has
+        other weights. If the draft on trial is away, its share drafts with the others. One that
+        ``stays`` takes no part in a trial."""
+        taken = {weights for other in drafting.beside if (weights := self.fingerprint_of(other))}
+        if taken:
+            sides = [side for side in sides if side.info is None or side.info.weights_fingerprint not in taken]
         trial = self.trial
         if trial is None:
             return sides

@@ -39,7 +39,8 @@ async def next_result(
     draft = parties.drafts.fingerprint_of(session.drafting)
     part = await parties.verifying.next_part(session.run, tokens, terms, room, note)
     draft = draft or parties.drafts.fingerprint_of(session.drafting)  # the turn's first part finds a draft
-    first, *others = _with_figures(_results(part, draft), session.run.take_figures())
+    makers = [parties.drafts.maker_of(session.drafting, step.source_id) or draft for step in part.steps]
+    first, *others = _with_figures(_results(part, makers), session.run.take_figures())
     session.run.keep(len(tokens) + len(first.tokens), others)
     assert note.verify is not None, "a part was waited for"
     note.verify.timing = first.verify
@@ -60,16 +61,16 @@ def _with_figures(results: list[RoundResult], figures: Sequence[Figures]) -> lis
     return results
 
 
-def _results(part: Part, draft: str) -> list[RoundResult]:
-    """Return the results of a part's steps, in their order; ``draft`` is the session's, by its
-    fingerprint."""
+def _results(part: Part, drafts: Sequence[str]) -> list[RoundResult]:
+    """Return the results of a part's steps, in their order. ``drafts`` are the drafts that may have
+    made the hint of each step, by their fingerprints."""
     results = []
     ends = [part.arrived]
     for step in reversed(part.steps):
         ends.append(ends[-1] - step.timing.round_trip - step.held)
     moments = pairwise(reversed(ends))
     start = 0
-    for step, (began, ended) in zip(part.steps, moments, strict=True):
+    for step, (began, ended), draft in zip(part.steps, moments, drafts, strict=True):
         end = start + step.token_count
         results.append(
             RoundResult(

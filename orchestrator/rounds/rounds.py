@@ -10,7 +10,7 @@ from __future__ import annotations
 from orchestrator.peers.model_info import ModelInfo
 from orchestrator.proposers.listed import proposers_of_session
 from orchestrator.rounds.capacity import Capacity
-from orchestrator.rounds.draft_request import SessionDrafting
+from orchestrator.rounds.draft_request import draftings_of
 from orchestrator.rounds.drafts import Drafts, place_of
 from orchestrator.rounds.note import RoundNote
 from orchestrator.rounds.parties import Parties
@@ -26,16 +26,20 @@ class Rounds:
     """Runs rounds for all sessions over the verifiers of one target and its drafts, if there are
     any."""
 
-    def __init__(self, verifying: VerifierSide, drafts: Drafts, target: ModelInfo) -> None:
+    def __init__(
+        self, verifying: VerifierSide, drafts: Drafts, target: ModelInfo, *, drafts_per_session: int = 1
+    ) -> None:
+        """``drafts_per_session``: drafts of different weights that each session asks, if there are
+        so many."""
+        self._drafts_per_session = drafts_per_session
         self.capacity = Capacity(verifying.verifiers)
         self._parties = Parties(verifying, drafts, target)
 
     def open(self, session_id: str) -> SessionRounds:
         """A new session's side. It takes up nothing on the peers before its first round."""
-        drafting = SessionDrafting(place_of(session_id))
-        return SessionRounds(
-            session_id, drafting, proposers=proposers_of_session(self._parties.drafts, drafting, session_id)
-        )
+        draftings = draftings_of(place_of(session_id), self._drafts_per_session)
+        proposers = proposers_of_session(self._parties.drafts, draftings, session_id)
+        return SessionRounds(session_id, draftings[0], proposers=proposers)
 
     def begin_turn(self, session: SessionRounds, shared_length: int, *, recompute: bool) -> None:
         """A new prompt, of which only the first ``shared_length`` tokens are the session's as they
@@ -68,4 +72,5 @@ class Rounds:
         session.run.stop()
         self._parties.running.discard(session)
         self._parties.verifying.release(session.verifier)
-        self._parties.drafts.release(session.drafting)
+        for drafting in session.draftings:
+            self._parties.drafts.release(drafting)

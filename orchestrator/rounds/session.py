@@ -18,6 +18,7 @@ class SessionRounds:
 
     id: str
     drafting: SessionDrafting
+    """Its side at its first draft, the only one under the ratio test."""
     verifier: PeerSequence = field(default_factory=PeerSequence)
     shared_length: int = 0
     """How many of the running turn's tokens were the session's before it: what is left of them if
@@ -32,12 +33,18 @@ class SessionRounds:
     def __post_init__(self) -> None:
         self.run = SessionRun(self.verifier, self.proposers)
 
+    @property
+    def draftings(self) -> tuple[SessionDrafting, ...]:
+        """Its sides at all its drafts."""
+        return (self.drafting, *self.drafting.beside)
+
     def begin_turn(self, shared_length: int, *, recompute: bool) -> None:
         """Only the first ``shared_length`` tokens are what they were; with ``recompute`` the
         verifier computes even these."""
         self.shared_length = shared_length
         self.verifier.limit(0 if recompute else shared_length)
-        self.drafting.begin_turn(shared_length)
+        for drafting in self.draftings:
+            drafting.begin_turn(shared_length)
 
     def undo_turn(self) -> None:
         """The turn's tokens are the session's no more, and so is what the peers learnt from

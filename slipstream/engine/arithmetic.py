@@ -49,6 +49,9 @@ class ArithmeticSettings:
     """Probability that, where the model is wrong, its second best token is right; if that is wrong,
     its third; and so on. With 0 no other token is likely. The logits fall by one from rank to rank,
     where the model is right and where it is wrong."""
+    half: int = -1
+    """0: the model is right only in texts whose first token is even; 1: odd; -1: in all. Two drafts
+    of different halves know different texts."""
     forward_ms: float = 0.0
     """Shortest time of a forward, in milliseconds."""
     row_us: float = 0.0
@@ -140,8 +143,10 @@ class ArithmeticBackend:
         logits = np.zeros((sum(segment.wanted for segment in segments), self._settings.vocabulary), dtype=np.float32)
         row = row_count = 0
         for segment in segments:
-            for position, context_sum in enumerate(self._sums(segment), segment.end - segment.wanted + 1):
-                for rank, token in enumerate(self._ranked(context_sum, position)):
+            sums = self._sums(segment)
+            is_known = self._settings.half < 0 or self._first_token(segment) % 2 == self._settings.half
+            for position, context_sum in enumerate(sums, segment.end - segment.wanted + 1):
+                for rank, token in enumerate(self._ranked(context_sum, position, is_known=is_known)):
                     logits[row, token] = _PEAK_LOGIT - rank
                 row += 1
             row_count += len(segment.tokens)
@@ -162,17 +167,23 @@ class ArithmeticBackend:
         first = segment.end - segment.wanted
         return list(accumulate(written[first + 1 : segment.end].tolist(), initial=int(written[: first + 1].sum())))
 
-    def _ranked(self, context_sum: int, position: int) -> list[int]:
-        """Return the likeliest tokens, best first."""
+    def _first_token(self, segment: Segment) -> int:
+        return int(self._slots[segment.pages[0], 0])
+
+    def _ranked(self, context_sum: int, position: int, *, is_known: bool) -> list[int]:
+        """Return the likeliest tokens, best first. If the text is not one that the model knows,
+        they are wrong."""
         settings = self._settings
         right = next_token(context_sum, position, settings)
-        if settings.agreement >= 1 and not settings.spread:
+        if is_known and settings.agreement >= 1 and not settings.spread:
             return [right]
         scattered = ((context_sum * 2654435761 + position * 40503) >> 7) % 100_003 / 100_003
         wrong = [
             FIRST_ORDINARY_TOKEN + (right + rank) % (settings.vocabulary - FIRST_ORDINARY_TOKEN)
             for rank in range(1, _RANKS if settings.spread else 2)
         ]
+        if not is_known:
+            return wrong
         if scattered < settings.agreement:
             return [right, *wrong] if settings.spread else [right]
         if not settings.spread:

@@ -15,6 +15,10 @@ from slipstream.engine.hinting.makers import GuessKeeper, InnerMaker, NgramMaker
 from slipstream.engine.hinting.own_worth import OwnWorth
 from slipstream.engine.hinting.selection import Offer
 
+_MOST_OFFERED = 4 * MOST_HINTS
+"""Hints that wait for the next step. Fewer: one of several drafts pushes out what another has sent
+meanwhile."""
+
 
 class HintTerms(NamedTuple):
     """Statement of a run's caller about its hints."""
@@ -43,7 +47,7 @@ class RunHints:
         """Set if steps wait for hints while that pays."""
         self._held_since: float | None = None
         self._box = HintBox(self._judge)
-        self._offered: deque[Hint] = deque(maxlen=MOST_HINTS)
+        self._offered: deque[Hint] = deque(maxlen=_MOST_OFFERED)
         """Hints that no step has seen yet. However many come meanwhile, the last ones count."""
         self._calibration = Calibration()
         self.guesses = GuessKeeper()

@@ -276,7 +276,7 @@ def test_a_draft_that_rests_or_answers_others_owes_nothing(session: Session, clo
     session.begin()
     session.answer(hint(4, due=0.01))
     clock.now += 60.0
-    session.side.record_hints()
+    session.side.record_hints(0)
     session.commit(4)
     session.answer(hint(5, start=4, length_seen=4))
     clock.now += 60.0

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from orchestrator.rounds.draft_request import SessionDrafting
+from orchestrator.rounds.draft_request import SessionDrafting, draftings_of
 from orchestrator.rounds.drafts import Drafts, TrialShare, place_of
-from tests.scripted_peers import Draft, side_of
+from tests.scripted_peers import MODEL, Draft, side_of
 
 
 def drafts_at(*names: str) -> tuple[Drafts, dict[str, Draft]]:
@@ -88,3 +90,49 @@ def test_a_name_of_several_services_is_one_draft() -> None:
     drafts.trial = TrialShare("new:1", 0.5)
     assert {home(drafts, SessionDrafting(0.1)) for _ in range(4)} == {"new-1", "new-2"}
     assert home(drafts, SessionDrafting(0.7)) == "old"
+
+
+def weighted(**weights: str) -> tuple[Drafts, dict[str, Draft]]:
+    """Drafts at these addresses with these weights."""
+    drafts, scripted = drafts_at(*weights)
+    for name, draft in scripted.items():
+        draft.info = replace(MODEL, weights_fingerprint=weights[name])
+    return drafts, scripted
+
+
+def homes(drafts: Drafts, draftings: tuple[SessionDrafting, ...]) -> list[str]:
+    sides = [drafts.home(each, begins_turn=True, stays=False) for each in draftings]
+    return ["" if side is None else side.address for side in sides]
+
+
+def test_a_sessions_drafts_have_different_weights() -> None:
+    drafts, _ = weighted(a="1", b="1", c="2")
+    for _ in range(3):
+        one, two, three = homes(drafts, draftings_of(0.5, 3))
+        assert {one[0], two[0]} in ({"a", "c"}, {"b", "c"}) and three == ""
+    assert [side.session_count for side in drafts.sides][2] == 3
+
+
+def test_of_a_sessions_two_drafts_one_that_dies_is_left_alone() -> None:
+    drafts, _ = weighted(a="1", b="2")
+    draftings = draftings_of(0.5, 2)
+    assert homes(drafts, draftings) == ["a", "b"]
+    drafts.sides[0]._breaker.record_failure()
+    assert homes(drafts, draftings) == ["a", "b"], "there is no third one to move to"
+    assert not drafts.sides[0].may_start() and drafts.sides[1].may_start()
+
+
+def test_a_trial_takes_the_place_of_one_of_several_drafts() -> None:
+    drafts, _ = weighted(a="1", b="2", new="3")
+    drafts.trial = TrialShare("new", 0.5)
+    assert homes(drafts, draftings_of(0.1, 2)) == ["new", "a"]
+    assert homes(drafts, draftings_of(0.9, 2)) == ["b", "a"]
+
+
+def test_the_id_in_its_hints_says_which_draft_made_one() -> None:
+    drafts, _ = weighted(a="1", b="2")
+    first, second = draftings_of(0.5, 2)
+    homes(drafts, (first, second))
+    drafts.sides[0].record_hints(7)
+    drafts.sides[1].record_hints(8)
+    assert (drafts.maker_of(first, 7), drafts.maker_of(first, 8), drafts.maker_of(first, 9)) == ("1", "2", "")

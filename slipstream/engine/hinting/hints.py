@@ -7,6 +7,7 @@ others are what it says about the next tokens.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -114,8 +115,8 @@ class HintBox:
 
     def add(self, hint: Hint, chosen: Sequence[int]) -> bool:
         """Keep a hint, unless it contradicts the chosen tokens or is used up; return whether it is
-        kept. A hint that continues or repeats a kept one of the same maker replaces it. The oldest
-        give way if there are too many."""
+        kept. A hint that continues or repeats a kept one of the same maker replaces it. If there
+        are too many, the oldest of the maker with most gives way."""
         kept = _Kept(hint, stated_odds(hint.survivals), hint.start)
         if not self._agrees(kept, chosen):
             return False
@@ -125,8 +126,15 @@ class HintBox:
                 break
         self._kept.append(kept)
         if len(self._kept) > MOST_HINTS:
-            del self._kept[0]
+            self._drop_one()
         return True
+
+    def _drop_one(self) -> None:
+        """Drop the oldest hint of the maker that has most: no maker crowds out another."""
+        counts = Counter([kept.hint.maker for kept in self._kept])
+        most = max(counts.values())
+        index = next(index for index, kept in enumerate(self._kept) if counts[kept.hint.maker] == most)
+        del self._kept[index]
 
     def candidates(self, chosen: Sequence[int]) -> list[Candidate]:
         """Return what the hints say about the tokens after ``chosen``, the newest first. Hints that
