@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from orchestrator.peers.model_info import ModelInfo
+from orchestrator.processes.draft_metrics import SHOWN_DIGITS, draft_readings
 from orchestrator.processes.peer_discovery import Peers
 from orchestrator.sessions.entrance.sessions import Sessions
 from orchestrator.sessions.turns.statistics import per_position
@@ -20,8 +21,6 @@ from slipstream.telemetry.metrics import Reading, reading
 from slipstream.version import VERSION
 
 _SOURCES = {source.value for source in Source}
-_SHOWN_DIGITS = 8
-"""Digits of a draft's fingerprint in a label."""
 
 
 def readings(
@@ -36,6 +35,7 @@ def readings(
     yield from acceptance_readings(watching.acceptance)
     yield from _sessions(sessions)
     yield from _peers(peers)
+    yield from draft_readings(peers.drafts)
     yield reading(instruments.STORE_WRITABLE, float(writing.is_possible))
     if sessions.is_serving:
         yield reading(instruments.INFO, {_info(sessions.pair.target): 1})
@@ -95,7 +95,7 @@ def acceptance_readings(tally: AcceptanceTally) -> Iterator[Reading]:
     drafted: Counter[tuple[str, str]] = Counter()
     accepted: Counter[tuple[str, str]] = Counter()
     for (task, draft), counts in tally.totals.items():
-        label = draft if draft in _SOURCES else draft[:_SHOWN_DIGITS]
+        label = draft if draft in _SOURCES else draft[:SHOWN_DIGITS]
         drafted[task, label] += counts[0]
         accepted[task, label] += counts[1]
     yield reading(instruments.TASK_DRAFT_TOKENS, drafted)

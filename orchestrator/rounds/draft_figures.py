@@ -87,8 +87,8 @@ class DraftFigures:
         self.acceptance.merge(other.acceptance)
         self.speed.merge(other.speed)
         self.step_length.merge(other.step_length)
-        self.drafted_lengths.update(other.drafted_lengths)
-        self.accepted_lengths.update(other.accepted_lengths)
+        self.drafted_lengths.update(dict(other.drafted_lengths))  # a copy: metrics are read in another thread
+        self.accepted_lengths.update(dict(other.accepted_lengths))
 
 
 @dataclass(slots=True)

@@ -161,6 +161,28 @@ TARGET_CHANGED = _gauge(
     "Time since the epoch at which an orchestrator of the store first served this target after another one; absent if "
     "none did.",
 )
+DRAFT_HINT_TOKENS_PER_POS = _counter(
+    "draft_hint_tokens_per_pos",
+    "tokens",
+    "Tokens verified of a draft's hints, by the first 8 digits of its fingerprint and the position in the hint, from 0.",
+    "draft",
+    "position",
+)
+DRAFT_HINT_ACCEPTED_PER_POS = _counter(
+    "draft_hint_accepted_tokens_per_pos", "tokens", "Tokens accepted, likewise.", "draft", "position"
+)
+DRAFT_TURN_TOKENS = _counter(
+    "draft_turn_tokens",
+    "tokens",
+    "Tokens of turns whose session drafted with a draft, after the first ones, by its fingerprint.",
+    "draft",
+)
+DRAFT_TURN_SECONDS = _counter(
+    "draft_turn_seconds", "s", "Time of these tokens. Tokens over seconds is the speed of a session.", "draft"
+)
+DRAFT_TRIAL_SHARE = _gauge(
+    "draft_trial_share", "1", "Share of the sessions that try a draft (slipstream swap), while it is on trial.", "draft"
+)
 VERIFY_RETRIES = _counter("verify_retries", "requests", "Verifications that were retried, by reason.", "reason")
 VERIFIER_FAILOVERS = _counter("verifier_failovers", "sessions", "Sessions that moved to another verifier.")
 SPECULATION_SWITCHED_OFF = _counter(
@@ -397,6 +419,11 @@ OF_THE_ORCHESTRATOR = (
     TASK_DRAFT_TOKENS,
     TASK_ACCEPTED_TOKENS,
     TARGET_CHANGED,
+    DRAFT_HINT_TOKENS_PER_POS,
+    DRAFT_HINT_ACCEPTED_PER_POS,
+    DRAFT_TURN_TOKENS,
+    DRAFT_TURN_SECONDS,
+    DRAFT_TRIAL_SHARE,
     VERIFY_RETRIES,
     VERIFIER_FAILOVERS,
     SPECULATION_SWITCHED_OFF,

@@ -60,6 +60,7 @@ class Services:
         vocabulary: int = 259,
         max_draft_length: int = 8,
         load_draft: Callable[[], Engine] | None = None,
+        draft_weights: str = "",
         **draft_terms: Any,
     ) -> None:
         def load() -> Engine:
@@ -79,7 +80,11 @@ class Services:
         )
         draft_pb2_grpc.add_DraftServiceServicer_to_server(
             DraftService(
-                self.draft, Handles(self.draft, model_pb2.ModelInfo()), ServiceTelemetry(), **terms, **draft_terms
+                self.draft,
+                Handles(self.draft, model_pb2.ModelInfo(weights_fingerprint=draft_weights)),
+                ServiceTelemetry(),
+                **terms,
+                **draft_terms,
             ),
             self.server,
         )

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from orchestrator.processes.draft_metrics import draft_readings
+from orchestrator.rounds.draft_figures import TurnFigures
 from orchestrator.rounds.draft_request import SessionDrafting, draftings_of
 from orchestrator.rounds.drafts import Drafts, TrialShare, place_of
 from tests.scripted_peers import MODEL, Draft, side_of
@@ -136,3 +138,21 @@ def test_the_id_in_its_hints_says_which_draft_made_one() -> None:
     drafts.sides[0].record_hints(7)
     drafts.sides[1].record_hints(8)
     assert (drafts.maker_of(first, 7), drafts.maker_of(first, 8), drafts.maker_of(first, 9)) == ("1", "2", "")
+
+
+def test_metrics_tell_drafts_apart_by_their_fingerprints_and_add_up_equal_ones() -> None:
+    drafts, _ = weighted(a="1234567890", b="1234567890", c="other")
+    for side, length in zip(drafts.sides, (2, 3, 1), strict=True):
+        side.verified(length, 1)
+        side.figures.record_turn(TurnFigures(10, 5, length, 1, later_count=8, seconds=0.5))
+    drafts.trial = TrialShare("c", 0.25)
+    told = {each.instrument.name: each.values for each in draft_readings(drafts)}
+    assert told["draft_hint_tokens_per_pos"] == {
+        ("12345678", "0"): 2, ("12345678", "1"): 2, ("12345678", "2"): 1, ("other", "0"): 1
+    }  # fmt: skip
+    assert told["draft_hint_accepted_tokens_per_pos"] == {
+        ("12345678", "0"): 2, ("12345678", "1"): 0, ("12345678", "2"): 0, ("other", "0"): 1
+    }  # fmt: skip
+    assert told["draft_turn_tokens"] == {("12345678",): 16, ("other",): 8}
+    assert told["draft_turn_seconds"] == {("12345678",): 1.0, ("other",): 0.5}
+    assert told["draft_trial_share"] == {("other",): 0.25}
