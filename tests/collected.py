@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from slipstream.distilling.records import MOST_LIKELIEST, NO_HINT, SequenceRecord, TargetFacts
-from slipstream.distilling.shard_writer import ShardWriter
+from slipstream.distilling.shard_writer import ClaimedFolder, ShardWriter
 from slipstream.hosting.tokenizer_files import load_tokenizer_files
 
 WEIGHTS = "f" * 64
@@ -41,7 +41,7 @@ def write(folder: Path, tokenizer_of: Path, records: Sequence[SequenceRecord], *
     """Write a folder of shards, whose target has the tokenizer of a directory."""
     tokenizer = load_tokenizer_files(str(tokenizer_of))
     facts = TargetFacts("a target", WEIGHTS, tokenizer.fingerprint, 3, tokenizer.token_count)
-    writer = ShardWriter(folder, facts, max_bytes=2**30, with_text=with_text)
+    writer = ShardWriter(ClaimedFolder(folder), facts, max_bytes=2**30, with_text=with_text)
     for record in records:
         writer.add(record)
     writer.close()
