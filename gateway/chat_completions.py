@@ -69,7 +69,6 @@ class ChatRequest(GenerationFields):
         **COMMON_REFUSALS,
         "functions": Refusal("use tools", ([],)),
         "function_call": Refusal("use tool_choice", ("none", "auto")),
-        "store": Refusal("nothing is stored; use /v1/responses", (False,)),
         "modalities": Refusal(ONLY_TEXT, (["text"],)),
         "audio": Refusal(ONLY_TEXT),
         "reasoning_effort": Refusal("the chat template decides"),
@@ -104,6 +103,11 @@ class ChatRequest(GenerationFields):
         None,
         description="`auto`, by default: the model decides. `none`: it is not told of them. `required`, a function's name, or "
         "`allowed_tools` with the mode `required`: the answer is a call, enforced with its arguments",
+    )
+    store: Literal[False] | None = Field(
+        None,
+        description="false: the operator does not collect this text to train drafts. true is refused, because nothing is "
+        "stored: use `/v1/responses`",
     )
     parallel_tool_calls: bool = Field(
         True, description="false: one call at most; more that the model writes are left out"
@@ -241,6 +245,7 @@ async def create_chat_completion(asked: ChatRequest, request: Request, caller: C
     settings = asked.settings(
         token_origins=reading.needs_origins,
         max_token_count=asked.max_completion_tokens or asked.max_tokens,
+        do_not_collect=None if asked.store is None else True,
         structure=structure,
         top_logprob_count=(asked.top_logprobs or 0) if asked.logprobs else None,
     )

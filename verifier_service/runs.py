@@ -110,6 +110,7 @@ class StreamRuns:
         def make_job(sequence: Sequence) -> RunJob:
             job = RunJob(sequence, statement, rule, limits, logprobs, hinting)
             job.label = start.traceparent
+            sequence.is_private |= start.do_not_collect
             return job
 
         listener = _RunListener(

@@ -66,6 +66,7 @@ class VerifierService(
         statement, proposal = Statement(item.base_length, tuple(item.tail)), tuple(item.proposal)
 
         def make_job(sequence: Sequence) -> VerifyJob:
+            sequence.is_private |= item.do_not_collect
             return VerifyJob(sequence, statement, proposal, rule, distributions, logprobs)
 
         return Plan(make_job, (statement, proposal, distributions, logprobs))

@@ -79,7 +79,10 @@ class ResponseRequest(AnswerFields):
     user: Annotated[Text, Field(max_length=512)] | None = Field(
         None, description="accepted; limits count by access token, so it changes nothing"
     )
-    store: bool = Field(True, description="keep the response, as long as sessions are kept")
+    store: bool = Field(
+        True,
+        description="keep the response, as long as sessions are kept. false also keeps it out of what the operator collects",
+    )
     background: bool = Field(False, description="answer at once, and generate in the background")
     metadata: Metadata | None = Field(
         None,
@@ -171,6 +174,7 @@ class ResponseRequest(AnswerFields):
             max_token_count=self.max_output_tokens,
             structure=called or asked,
             top_logprob_count=self.reported_logprobs,
+            do_not_collect=None if self.store else True,
             token_origins=True,  # they tell which text is a token's: events are numbered by tokens
         )
 

@@ -26,6 +26,7 @@ _SCALARS = (
     "proposal_top_k",
     "token_origins",
     "task",
+    "do_not_collect",
 )
 _LISTS = ("stop_strings", "stop_token_ids")
 _SPECULATION = ("draft_length", "proposer")

@@ -52,6 +52,8 @@ class PeerSequence:
     known_length: int = 0
     rules: list[StatedRule] = field(default_factory=list)
     """The last few that items named, the latest last."""
+    is_private: bool = False
+    """True if the peer may not collect what it computes for the sequence."""
 
     def next_round(self) -> int:
         """A number the peer has not seen."""

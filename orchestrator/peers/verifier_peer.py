@@ -144,6 +144,7 @@ class VerifierPeer(ModelPeer[verifier_pb2.VerifyItem, verifier_pb2.VerifyResult]
                 takes_ngrams=hinting.takes_ngrams,
                 takes_heads=hinting.takes_heads,
                 fixed_hint_count=hinting.fixed_count,
+                do_not_collect=sequence.is_private,
                 longest_hold=None if hinting.longest_hold is None else duration(hinting.longest_hold),
             ),
         )
@@ -227,6 +228,7 @@ class VerifierPeer(ModelPeer[verifier_pb2.VerifyItem, verifier_pb2.VerifyResult]
             top_logprob_count=None if logprobs is None else logprobs.top_count,
             tail_logprobs=logprobs is not None and logprobs.prompt,
             traceparent=traceparent,
+            do_not_collect=sequence.is_private,
         )
         assert self.info is not None, "a peer is asked once it has been reached"
         check = VerificationCheck(position.tail, proposal.tokens, self.info.vocabulary_size, rule, logprobs)

@@ -56,6 +56,7 @@ class Rounds:
         VerifierLostError, or a PeerError no retry mends. May be cancelled wherever it awaits: the
         session can go on.
         """
+        session.verifier.is_private |= terms.do_not_collect
         if is_relayed(terms):
             return await next_result(self._parties, session, tokens, terms, room, note)
         return await run_ratio_round(self._parties, session, tokens, terms, room, note)

@@ -38,3 +38,5 @@ class RoundTerms:
     ends before them."""
     prediction: Prediction | None = field(default=None, repr=False)
     """Never stored: the text is the same without it."""
+    do_not_collect: bool = False
+    """True if a verifier that collects has to leave the session's sequence out."""

@@ -59,10 +59,11 @@ class Settings(SamplingFields[float | None, int | None]):
     The sampling fields are those of `SamplingFields`. ``draft_length`` is the number of draft
     tokens a round, 0 to switch drafting off, or "adaptive". ``proposer`` says what proposes tokens
     ("draft", "ngram" or "heads"). ``task`` is a tag by which the server counts acceptance: at most
-    64 characters of A-Z, a-z, 0-9 and _.:/-. It never changes the text. ``top_logprob_count`` asks
-    for log-probabilities of the generated tokens, and of that many likeliest tokens beside each
-    one. ``prompt_logprobs`` asks for the prompt's too, ``token_bytes`` for the bytes of each token,
-    and ``token_origins`` for how each token came about. ``ratio`` selects the ratio test instead of
+    64 characters of A-Z, a-z, 0-9 and _.:/-. It never changes the text. ``do_not_collect`` keeps
+    the text out of what the operator collects to train drafts. ``top_logprob_count`` asks for
+    log-probabilities of the generated tokens, and of that many likeliest tokens beside each one.
+    ``prompt_logprobs`` asks for the prompt's too, ``token_bytes`` for the bytes of each token, and
+    ``token_origins`` for how each token came about. ``ratio`` selects the ratio test instead of
     coupled sampling. ``cleared`` names fields of the GenerationSettings message that take the
     default although the session sets them: "stop_strings", "sampling.temperature".
     """
@@ -87,6 +88,7 @@ class Settings(SamplingFields[float | None, int | None]):
     draft_length: int | Literal["adaptive"] | None = None
     proposer: Literal["draft", "ngram", "heads"] | None = None
     task: str | None = None
+    do_not_collect: bool | None = None
     cleared: Sequence[str] = ()
 
     def __post_init__(self) -> None:
@@ -112,6 +114,7 @@ class Settings(SamplingFields[float | None, int | None]):
             proposal_top_k=self.proposal_top_k,
             speculation=self._speculation(),
             task=self.task,
+            do_not_collect=self.do_not_collect,
             cleared=field_mask_pb2.FieldMask(paths=self.cleared) if self.cleared else None,
         )
 

@@ -60,7 +60,7 @@ class Collector:
     def watches(self, sequence: Sequence) -> bool:
         """Return whether a sequence is in the share. A hash of its handle decides, so that all of
         its rows are collected or none."""
-        return self._totals.is_collecting and _is_drawn(sequence.handle, self._share)
+        return self._totals.is_collecting and not sequence.is_private and _is_drawn(sequence.handle, self._share)
 
     def observe(self, rows: ObservedRows) -> None:
         """Copy rows for the thread."""

@@ -25,6 +25,8 @@ class Sequence:
     keys: list[bytes] = field(default_factory=list)
     """Chain keys of the first full pages of committed tokens."""
     forked_from: Sequence | None = None
+    is_private: bool = False
+    """True if no observer may see its rows. It stays so, because its tokens stay."""
 
     @property
     def is_fork(self) -> bool:

@@ -26,7 +26,7 @@ from google.protobuf import field_mask_pb2 as google_dot_protobuf_dot_field__mas
 from slipstream.v1 import sampling_pb2 as slipstream_dot_v1_dot_sampling__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eslipstream/v1/generation.proto\x12\rslipstream.v1\x1a google/protobuf/field_mask.proto\x1a\x1cslipstream/v1/sampling.proto\"\xb3\x05\n\x12GenerationSettings\x12\x33\n\x08sampling\x18\x01 \x01(\x0b\x32!.slipstream.v1.SamplingParameters\x12\x1c\n\x0fmax_token_count\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x1c\n\x0fmin_token_count\x18\x03 \x01(\x05H\x01\x88\x01\x01\x12\x14\n\x0cstop_strings\x18\x04 \x03(\t\x12/\n\x0bspeculation\x18\x05 \x01(\x0b\x32\x1a.slipstream.v1.Speculation\x12\x16\n\x0estop_token_ids\x18\x06 \x03(\x05\x12\x1e\n\x11ignore_end_tokens\x18\x07 \x01(\x08H\x02\x88\x01\x01\x12!\n\x14include_stop_in_text\x18\x08 \x01(\x08H\x03\x88\x01\x01\x12\x30\n\x08logprobs\x18\t \x01(\x0b\x32\x1e.slipstream.v1.LogprobSettings\x12+\n\tstructure\x18\n \x01(\x0b\x32\x18.slipstream.v1.Structure\x12-\n\nacceptance\x18\x0b \x01(\x0e\x32\x19.slipstream.v1.Acceptance\x12\x1b\n\x0eproposal_top_k\x18\x0c \x01(\x05H\x04\x88\x01\x01\x12+\n\x07\x63leared\x18\r \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12\x1a\n\rtoken_origins\x18\x0e \x01(\x08H\x05\x88\x01\x01\x12\x11\n\x04task\x18\x0f \x01(\tH\x06\x88\x01\x01\x42\x12\n\x10_max_token_countB\x12\n\x10_min_token_countB\x14\n\x12_ignore_end_tokensB\x17\n\x15_include_stop_in_textB\x11\n\x0f_proposal_top_kB\x10\n\x0e_token_originsB\x07\n\x05_task\"I\n\x0fLogprobSettings\x12\x11\n\ttop_count\x18\x01 \x01(\x05\x12\x0e\n\x06prompt\x18\x02 \x01(\x08\x12\x13\n\x0btoken_bytes\x18\x03 \x01(\x08\"\x92\x04\n\x0bSpeculation\x12-\n\x03off\x18\x01 \x01(\x0b\x32\x1e.slipstream.v1.Speculation.OffH\x00\x12\x31\n\x05\x66ixed\x18\x02 \x01(\x0b\x32 .slipstream.v1.Speculation.FixedH\x00\x12\x37\n\x08\x61\x64\x61ptive\x18\x03 \x01(\x0b\x32#.slipstream.v1.Speculation.AdaptiveH\x00\x12\x37\n\x07overlap\x18\x04 \x01(\x0e\x32\".slipstream.v1.Speculation.OverlapB\x02\x18\x01\x12\x35\n\x08proposer\x18\x05 \x01(\x0e\x32#.slipstream.v1.Speculation.Proposer\x1a\x05\n\x03Off\x1a\x17\n\x05\x46ixed\x12\x0e\n\x06length\x18\x01 \x01(\x05\x1a\n\n\x08\x41\x64\x61ptive\"b\n\x07Overlap\x12\x17\n\x13OVERLAP_UNSPECIFIED\x10\x00\x12\x10\n\x0cOVERLAP_NONE\x10\x01\x12\x15\n\x11OVERLAP_ENUMERATE\x10\x02\x12\x15\n\x11OVERLAP_RUN_AHEAD\x10\x03\"`\n\x08Proposer\x12\x18\n\x14PROPOSER_UNSPECIFIED\x10\x00\x12\x12\n\x0ePROPOSER_DRAFT\x10\x01\x12\x12\n\x0ePROPOSER_NGRAM\x10\x02\x12\x12\n\x0ePROPOSER_HEADS\x10\x03\x42\x06\n\x04modeBQ\n\x10\x61i.slipstream.v1B\x0fGenerationProtoP\x01Z\x1aslipstream/v1;slipstreamv1\xaa\x02\rSlipstream.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eslipstream/v1/generation.proto\x12\rslipstream.v1\x1a google/protobuf/field_mask.proto\x1a\x1cslipstream/v1/sampling.proto\"\xe3\x05\n\x12GenerationSettings\x12\x33\n\x08sampling\x18\x01 \x01(\x0b\x32!.slipstream.v1.SamplingParameters\x12\x1c\n\x0fmax_token_count\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x1c\n\x0fmin_token_count\x18\x03 \x01(\x05H\x01\x88\x01\x01\x12\x14\n\x0cstop_strings\x18\x04 \x03(\t\x12/\n\x0bspeculation\x18\x05 \x01(\x0b\x32\x1a.slipstream.v1.Speculation\x12\x16\n\x0estop_token_ids\x18\x06 \x03(\x05\x12\x1e\n\x11ignore_end_tokens\x18\x07 \x01(\x08H\x02\x88\x01\x01\x12!\n\x14include_stop_in_text\x18\x08 \x01(\x08H\x03\x88\x01\x01\x12\x30\n\x08logprobs\x18\t \x01(\x0b\x32\x1e.slipstream.v1.LogprobSettings\x12+\n\tstructure\x18\n \x01(\x0b\x32\x18.slipstream.v1.Structure\x12-\n\nacceptance\x18\x0b \x01(\x0e\x32\x19.slipstream.v1.Acceptance\x12\x1b\n\x0eproposal_top_k\x18\x0c \x01(\x05H\x04\x88\x01\x01\x12+\n\x07\x63leared\x18\r \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12\x1a\n\rtoken_origins\x18\x0e \x01(\x08H\x05\x88\x01\x01\x12\x11\n\x04task\x18\x0f \x01(\tH\x06\x88\x01\x01\x12\x1b\n\x0e\x64o_not_collect\x18\x10 \x01(\x08H\x07\x88\x01\x01\x42\x12\n\x10_max_token_countB\x12\n\x10_min_token_countB\x14\n\x12_ignore_end_tokensB\x17\n\x15_include_stop_in_textB\x11\n\x0f_proposal_top_kB\x10\n\x0e_token_originsB\x07\n\x05_taskB\x11\n\x0f_do_not_collect\"I\n\x0fLogprobSettings\x12\x11\n\ttop_count\x18\x01 \x01(\x05\x12\x0e\n\x06prompt\x18\x02 \x01(\x08\x12\x13\n\x0btoken_bytes\x18\x03 \x01(\x08\"\x92\x04\n\x0bSpeculation\x12-\n\x03off\x18\x01 \x01(\x0b\x32\x1e.slipstream.v1.Speculation.OffH\x00\x12\x31\n\x05\x66ixed\x18\x02 \x01(\x0b\x32 .slipstream.v1.Speculation.FixedH\x00\x12\x37\n\x08\x61\x64\x61ptive\x18\x03 \x01(\x0b\x32#.slipstream.v1.Speculation.AdaptiveH\x00\x12\x37\n\x07overlap\x18\x04 \x01(\x0e\x32\".slipstream.v1.Speculation.OverlapB\x02\x18\x01\x12\x35\n\x08proposer\x18\x05 \x01(\x0e\x32#.slipstream.v1.Speculation.Proposer\x1a\x05\n\x03Off\x1a\x17\n\x05\x46ixed\x12\x0e\n\x06length\x18\x01 \x01(\x05\x1a\n\n\x08\x41\x64\x61ptive\"b\n\x07Overlap\x12\x17\n\x13OVERLAP_UNSPECIFIED\x10\x00\x12\x10\n\x0cOVERLAP_NONE\x10\x01\x12\x15\n\x11OVERLAP_ENUMERATE\x10\x02\x12\x15\n\x11OVERLAP_RUN_AHEAD\x10\x03\"`\n\x08Proposer\x12\x18\n\x14PROPOSER_UNSPECIFIED\x10\x00\x12\x12\n\x0ePROPOSER_DRAFT\x10\x01\x12\x12\n\x0ePROPOSER_NGRAM\x10\x02\x12\x12\n\x0ePROPOSER_HEADS\x10\x03\x42\x06\n\x04modeBQ\n\x10\x61i.slipstream.v1B\x0fGenerationProtoP\x01Z\x1aslipstream/v1;slipstreamv1\xaa\x02\rSlipstream.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,19 +37,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SPECULATION'].fields_by_name['overlap']._loaded_options = None
   _globals['_SPECULATION'].fields_by_name['overlap']._serialized_options = b'\030\001'
   _globals['_GENERATIONSETTINGS']._serialized_start=114
-  _globals['_GENERATIONSETTINGS']._serialized_end=805
-  _globals['_LOGPROBSETTINGS']._serialized_start=807
-  _globals['_LOGPROBSETTINGS']._serialized_end=880
-  _globals['_SPECULATION']._serialized_start=883
-  _globals['_SPECULATION']._serialized_end=1413
-  _globals['_SPECULATION_OFF']._serialized_start=1165
-  _globals['_SPECULATION_OFF']._serialized_end=1170
-  _globals['_SPECULATION_FIXED']._serialized_start=1172
-  _globals['_SPECULATION_FIXED']._serialized_end=1195
-  _globals['_SPECULATION_ADAPTIVE']._serialized_start=1197
-  _globals['_SPECULATION_ADAPTIVE']._serialized_end=1207
-  _globals['_SPECULATION_OVERLAP']._serialized_start=1209
-  _globals['_SPECULATION_OVERLAP']._serialized_end=1307
-  _globals['_SPECULATION_PROPOSER']._serialized_start=1309
-  _globals['_SPECULATION_PROPOSER']._serialized_end=1405
+  _globals['_GENERATIONSETTINGS']._serialized_end=853
+  _globals['_LOGPROBSETTINGS']._serialized_start=855
+  _globals['_LOGPROBSETTINGS']._serialized_end=928
+  _globals['_SPECULATION']._serialized_start=931
+  _globals['_SPECULATION']._serialized_end=1461
+  _globals['_SPECULATION_OFF']._serialized_start=1213
+  _globals['_SPECULATION_OFF']._serialized_end=1218
+  _globals['_SPECULATION_FIXED']._serialized_start=1220
+  _globals['_SPECULATION_FIXED']._serialized_end=1243
+  _globals['_SPECULATION_ADAPTIVE']._serialized_start=1245
+  _globals['_SPECULATION_ADAPTIVE']._serialized_end=1255
+  _globals['_SPECULATION_OVERLAP']._serialized_start=1257
+  _globals['_SPECULATION_OVERLAP']._serialized_end=1355
+  _globals['_SPECULATION_PROPOSER']._serialized_start=1357
+  _globals['_SPECULATION_PROPOSER']._serialized_end=1453
 # @@protoc_insertion_point(module_scope)

@@ -52,6 +52,7 @@ class GenerationSettings(_message.Message):
     CLEARED_FIELD_NUMBER: _builtins.int
     TOKEN_ORIGINS_FIELD_NUMBER: _builtins.int
     TASK_FIELD_NUMBER: _builtins.int
+    DO_NOT_COLLECT_FIELD_NUMBER: _builtins.int
     max_token_count: _builtins.int
     """Most tokens to generate, at least 1. Unset: the server's default, or the model's own. Never
     past the context length.
@@ -80,6 +81,11 @@ class GenerationSettings(_message.Message):
     """A tag of the request, such as "summaries": acceptance is counted by it, see
     GetAcceptanceHistory. At most 64 characters of A-Z, a-z, 0-9 and _.:/-. It never changes the
     text. Unset or empty: none.
+    """
+    do_not_collect: _builtins.bool
+    """Keep this text out of what an operator collects to train drafts (`--collect`). Set it in the
+    session's settings if it is to hold for a whole conversation. A verifier's copy of a
+    conversation is not collected any more once a turn with it has been there. Unset: false.
     """
     @_builtins.property
     def sampling(self) -> _sampling_pb2.SamplingParameters:
@@ -136,11 +142,14 @@ class GenerationSettings(_message.Message):
         cleared: _field_mask_pb2.FieldMask | None = ...,
         token_origins: _builtins.bool | None = ...,
         task: _builtins.str | None = ...,
+        do_not_collect: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_ignore_end_tokens", b"_ignore_end_tokens", "_include_stop_in_text", b"_include_stop_in_text", "_max_token_count", b"_max_token_count", "_min_token_count", b"_min_token_count", "_proposal_top_k", b"_proposal_top_k", "_task", b"_task", "_token_origins", b"_token_origins", "cleared", b"cleared", "ignore_end_tokens", b"ignore_end_tokens", "include_stop_in_text", b"include_stop_in_text", "logprobs", b"logprobs", "max_token_count", b"max_token_count", "min_token_count", b"min_token_count", "proposal_top_k", b"proposal_top_k", "sampling", b"sampling", "speculation", b"speculation", "structure", b"structure", "task", b"task", "token_origins", b"token_origins"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_do_not_collect", b"_do_not_collect", "_ignore_end_tokens", b"_ignore_end_tokens", "_include_stop_in_text", b"_include_stop_in_text", "_max_token_count", b"_max_token_count", "_min_token_count", b"_min_token_count", "_proposal_top_k", b"_proposal_top_k", "_task", b"_task", "_token_origins", b"_token_origins", "cleared", b"cleared", "do_not_collect", b"do_not_collect", "ignore_end_tokens", b"ignore_end_tokens", "include_stop_in_text", b"include_stop_in_text", "logprobs", b"logprobs", "max_token_count", b"max_token_count", "min_token_count", b"min_token_count", "proposal_top_k", b"proposal_top_k", "sampling", b"sampling", "speculation", b"speculation", "structure", b"structure", "task", b"task", "token_origins", b"token_origins"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ignore_end_tokens", b"_ignore_end_tokens", "_include_stop_in_text", b"_include_stop_in_text", "_max_token_count", b"_max_token_count", "_min_token_count", b"_min_token_count", "_proposal_top_k", b"_proposal_top_k", "_task", b"_task", "_token_origins", b"_token_origins", "acceptance", b"acceptance", "cleared", b"cleared", "ignore_end_tokens", b"ignore_end_tokens", "include_stop_in_text", b"include_stop_in_text", "logprobs", b"logprobs", "max_token_count", b"max_token_count", "min_token_count", b"min_token_count", "proposal_top_k", b"proposal_top_k", "sampling", b"sampling", "speculation", b"speculation", "stop_strings", b"stop_strings", "stop_token_ids", b"stop_token_ids", "structure", b"structure", "task", b"task", "token_origins", b"token_origins"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_do_not_collect", b"_do_not_collect", "_ignore_end_tokens", b"_ignore_end_tokens", "_include_stop_in_text", b"_include_stop_in_text", "_max_token_count", b"_max_token_count", "_min_token_count", b"_min_token_count", "_proposal_top_k", b"_proposal_top_k", "_task", b"_task", "_token_origins", b"_token_origins", "acceptance", b"acceptance", "cleared", b"cleared", "do_not_collect", b"do_not_collect", "ignore_end_tokens", b"ignore_end_tokens", "include_stop_in_text", b"include_stop_in_text", "logprobs", b"logprobs", "max_token_count", b"max_token_count", "min_token_count", b"min_token_count", "proposal_top_k", b"proposal_top_k", "sampling", b"sampling", "speculation", b"speculation", "stop_strings", b"stop_strings", "stop_token_ids", b"stop_token_ids", "structure", b"structure", "task", b"task", "token_origins", b"token_origins"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__do_not_collect: _TypeAlias = _typing.Literal["do_not_collect"]  # noqa: Y015
+    _WhichOneofArgType__do_not_collect: _TypeAlias = _typing.Literal["_do_not_collect", b"_do_not_collect"]  # noqa: Y015
     _WhichOneofReturnType__ignore_end_tokens: _TypeAlias = _typing.Literal["ignore_end_tokens"]  # noqa: Y015
     _WhichOneofArgType__ignore_end_tokens: _TypeAlias = _typing.Literal["_ignore_end_tokens", b"_ignore_end_tokens"]  # noqa: Y015
     _WhichOneofReturnType__include_stop_in_text: _TypeAlias = _typing.Literal["include_stop_in_text"]  # noqa: Y015
@@ -155,6 +164,8 @@ class GenerationSettings(_message.Message):
     _WhichOneofArgType__task: _TypeAlias = _typing.Literal["_task", b"_task"]  # noqa: Y015
     _WhichOneofReturnType__token_origins: _TypeAlias = _typing.Literal["token_origins"]  # noqa: Y015
     _WhichOneofArgType__token_origins: _TypeAlias = _typing.Literal["_token_origins", b"_token_origins"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__do_not_collect) -> _WhichOneofReturnType__do_not_collect | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__ignore_end_tokens) -> _WhichOneofReturnType__ignore_end_tokens | None: ...
     @_typing.overload

@@ -47,10 +47,10 @@ class Verifier:
         self.channel: grpc.aio.Channel = open_channel(self.service.address)
         self.stream = Stream(self)  # it needs the channel alone
 
-    async def text(self, handle: str, length: int) -> list[int]:
+    async def text(self, handle: str, length: int, number: int = 1, **more: bool) -> list[int]:
         """What a new run says."""
         tokens: list[int] = []
-        await self.stream.start(1, length, length, handle=handle)
+        await self.stream.start(number, length, length, handle=handle, **more)
         async for result in self.stream.results():
             assert not result.HasField("error"), result.error
             tokens += result.tokens
@@ -110,6 +110,15 @@ async def test_without_the_second_opt_in_no_token_id_is_on_the_disk(tmp_path: Pa
         assert {*file.keys()} == {"rows", "top_logprobs", "outcomes"}
         assert file.metadata()["has_text"] == "0"
         assert len(file.get_tensor("rows")) == 98
+
+
+async def test_what_may_not_be_collected_is_not_and_neither_is_what_follows_on_its_handle(tmp_path: Path) -> None:
+    folder = tmp_path / "collected"
+    async with verifier(folder) as it:
+        private = await it.text("a" * 32, 50, do_not_collect=True)
+        assert await it.text("a" * 32, 60, number=2) == [*private, *(await it.text("b" * 32, 60))[len(private) :]]
+    (record,) = read_shards(folder)
+    assert len(record.positions) == 58
 
 
 async def test_a_folder_stays_within_its_bound_and_metrics_say_what_was_written(tmp_path: Path) -> None:

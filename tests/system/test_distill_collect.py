@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from slipstream.cli.local import LocalServices
+from slipstream.client import Client, Settings
 from slipstream.distilling.records import SequenceRecord, read_shards
 from tests.commands import SLIPSTREAM, run, wait_until_none_left
 from tests.system.conftest import PAPER_PAIR
@@ -105,3 +106,22 @@ def test_wrong_options_are_refused_in_one_line(arguments: list[str], said: str, 
     ended = run("distill", "collect", "--prompts", prompts_in(tmp_path, "a"), *known)
     assert ended.returncode == 1
     assert said in ended.stderr and "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("settings", [Settings(), Settings(ratio=True, temperature=0.8, seed=1, draft_length=3)])
+def test_a_session_that_may_not_be_collected_is_not(settings: Settings, tmp_path: Path) -> None:
+    """Nor is a later turn of it whose message does not say so."""
+    out = tmp_path / "collected"
+    flags = [*PAPER_PAIR.target_flags, "--collect", str(out), "--collect-text", "--collect-share", "1"]
+    settings = replace(settings, max_token_count=10)
+    with (
+        LocalServices(replace(PAPER_PAIR, target_flags=flags)) as services,
+        Client(services.orchestrator_address) as client,
+    ):
+        private = client.create_session(settings=replace(settings, do_not_collect=True))
+        private.send("a" * 5).wait()
+        private.send("b" * 5).wait()
+        client.generate("c" * 9, replace(settings, do_not_collect=True)).wait()
+        said = client.generate("d" * 30, settings).wait()
+    (record,) = [*read_shards(out)]
+    assert record.chosen.tolist() == said.token_ids

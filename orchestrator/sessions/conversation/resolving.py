@@ -124,6 +124,7 @@ def resolve_settings(
             _speculation(settings, model),
             settings.logprobs,
             LEAD_BEFORE_STOP_STRINGS if limits.stop_strings else LEAD,
+            do_not_collect=bool(settings.do_not_collect),
         ),
         limits,
         bool(settings.token_origins),

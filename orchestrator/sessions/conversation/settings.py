@@ -40,6 +40,7 @@ class GenerationSettings(SamplingFields[float | None, int | None]):
     draft_length: int | Literal["adaptive"] | None = None
     proposer: Source | None = None
     task: str | None = None
+    do_not_collect: bool | None = None
     cleared: tuple[str, ...] = ()
 
     def over(self, below: GenerationSettings) -> GenerationSettings:

@@ -30,7 +30,7 @@ from slipstream.wire.v1 import model_pb2 as slipstream_dot_wire_dot_v1_dot_model
 from slipstream.wire.v1 import rule_pb2 as slipstream_dot_wire_dot_v1_dot_rule__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!slipstream/wire/v1/verifier.proto\x12\x12slipstream.wire.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17google/rpc/status.proto\x1a\x1cslipstream/v1/sampling.proto\x1a\x1dslipstream/wire/v1/hint.proto\x1a\x1eslipstream/wire/v1/model.proto\x1a\x1dslipstream/wire/v1/rule.proto\">\n\rVerifyRequest\x12-\n\x05items\x18\x01 \x03(\x0b\x32\x1e.slipstream.wire.v1.VerifyItem\"\xa5\x03\n\nVerifyItem\x12\x0e\n\x06handle\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x03\x12\x13\n\x0b\x62\x61se_length\x18\x03 \x01(\x05\x12\x0c\n\x04tail\x18\x04 \x03(\x05\x12\x10\n\x08proposal\x18\x05 \x03(\x05\x12\x11\n\trule_hash\x18\x06 \x01(\x06\x12.\n\x04rule\x18\x07 \x01(\x0b\x32 .slipstream.wire.v1.SamplingRule\x12\x13\n\x0btraceparent\x18\x08 \x01(\t\x12<\n\rdistributions\x18\t \x03(\x0b\x32%.slipstream.wire.v1.TokenDistribution\x12\x1e\n\x11top_logprob_count\x18\n \x01(\x05H\x00\x88\x01\x01\x12\x15\n\rtail_logprobs\x18\x0b \x01(\x08\x12.\n\x04open\x18\x0c \x01(\x0b\x32 .slipstream.wire.v1.OpenSequence\x12\x30\n\x05\x63lose\x18\r \x01(\x0b\x32!.slipstream.wire.v1.CloseSequenceB\x14\n\x12_top_logprob_count\"C\n\x0eVerifyResponse\x12\x31\n\x07results\x18\x01 \x03(\x0b\x32 .slipstream.wire.v1.VerifyResult\"\xba\x02\n\x0cVerifyResult\x12\x0e\n\x06handle\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x03\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.google.rpc.Status\x12\x16\n\x0e\x61\x63\x63\x65pted_count\x18\x04 \x01(\x05\x12\x12\n\nnext_token\x18\x05 \x01(\x05\x12\x17\n\x0fprefilled_count\x18\x06 \x01(\x05\x12\x0e\n\x06margin\x18\x07 \x01(\x02\x12.\n\x06timing\x18\x08 \x01(\x0b\x32\x1e.slipstream.wire.v1.ItemTiming\x12.\n\x08logprobs\x18\t \x03(\x0b\x32\x1c.slipstream.v1.TokenLogprobs\x12\x33\n\rtail_logprobs\x18\n \x03(\x0b\x32\x1c.slipstream.v1.TokenLogprobs\"8\n\nRunRequest\x12*\n\x05items\x18\x01 \x03(\x0b\x32\x1b.slipstream.wire.v1.RunItem\"\x9e\x02\n\x07RunItem\x12\x0e\n\x06handle\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x03\x12-\n\x05start\x18\x03 \x01(\x0b\x32\x1c.slipstream.wire.v1.StartRunH\x00\x12\x30\n\x05grant\x18\x04 \x01(\x0b\x32\x1f.slipstream.wire.v1.GrantTokensH\x00\x12+\n\x04stop\x18\x05 \x01(\x0b\x32\x1b.slipstream.wire.v1.StopRunH\x00\x12\x32\n\x05\x63lose\x18\x06 \x01(\x0b\x32!.slipstream.wire.v1.CloseSequenceH\x00\x12(\n\x04hint\x18\x07 \x01(\x0b\x32\x18.slipstream.wire.v1.HintH\x00\x42\x08\n\x06\x61\x63tion\"\x93\x03\n\x08StartRun\x12\x13\n\x0b\x62\x61se_length\x18\x01 \x01(\x05\x12\x0c\n\x04tail\x18\x02 \x03(\x05\x12\x14\n\x0cuntil_length\x18\x03 \x01(\x05\x12\x16\n\x0egranted_length\x18\x04 \x01(\x05\x12.\n\x04rule\x18\x05 \x01(\x0b\x32 .slipstream.wire.v1.SamplingRule\x12\x1e\n\x11top_logprob_count\x18\x06 \x01(\x05H\x00\x88\x01\x01\x12\x15\n\rtail_logprobs\x18\x07 \x01(\x08\x12.\n\x04open\x18\x08 \x01(\x0b\x32 .slipstream.wire.v1.OpenSequence\x12\x13\n\x0btraceparent\x18\t \x01(\t\x12\x14\n\x0ctakes_ngrams\x18\n \x01(\x08\x12\x18\n\x10\x66ixed_hint_count\x18\x0b \x01(\x05\x12/\n\x0clongest_hold\x18\x0c \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0btakes_heads\x18\r \x01(\x08\x42\x14\n\x12_top_logprob_count\"%\n\x0bGrantTokens\x12\x16\n\x0egranted_length\x18\x01 \x01(\x05\"\t\n\x07StopRun\"=\n\x0bRunResponse\x12.\n\x07results\x18\x01 \x03(\x0b\x32\x1d.slipstream.wire.v1.RunResult\"\x82\x03\n\tRunResult\x12\x0e\n\x06handle\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x03\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.google.rpc.Status\x12\x10\n\x08position\x18\x04 \x01(\x05\x12\x0e\n\x06tokens\x18\x05 \x03(\x05\x12.\n\x08logprobs\x18\x06 \x03(\x0b\x32\x1c.slipstream.v1.TokenLogprobs\x12\x0e\n\x06margin\x18\x07 \x01(\x02\x12\'\n\x03\x65nd\x18\x08 \x01(\x0e\x32\x1a.slipstream.wire.v1.RunEnd\x12\x17\n\x0fprefilled_count\x18\t \x01(\x05\x12\x33\n\rtail_logprobs\x18\n \x03(\x0b\x32\x1c.slipstream.v1.TokenLogprobs\x12.\n\x06timing\x18\x0b \x01(\x0b\x32\x1e.slipstream.wire.v1.ItemTiming\x12*\n\x05steps\x18\x0c \x03(\x0b\x32\x1b.slipstream.wire.v1.RunStep\"\xe2\x01\n\x07RunStep\x12\x13\n\x0btoken_count\x18\x01 \x01(\x05\x12\x12\n\nhint_count\x18\x02 \x01(\x05\x12\x16\n\x0e\x61\x63\x63\x65pted_count\x18\x03 \x01(\x05\x12.\n\x06source\x18\x04 \x01(\x0e\x32\x1e.slipstream.wire.v1.HintSource\x12*\n\x07\x66orward\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\'\n\x04held\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x11\n\tsource_id\x18\x07 \x01(\x06*\\\n\x06RunEnd\x12\x17\n\x13RUN_END_UNSPECIFIED\x10\x00\x12\x11\n\rRUN_END_TOKEN\x10\x01\x12\x11\n\rRUN_END_UNTIL\x10\x02\x12\x13\n\x0fRUN_END_STOPPED\x10\x03\x32\xb2\x01\n\x0fVerifierService\x12S\n\x06Verify\x12!.slipstream.wire.v1.VerifyRequest\x1a\".slipstream.wire.v1.VerifyResponse(\x01\x30\x01\x12J\n\x03Run\x12\x1e.slipstream.wire.v1.RunRequest\x1a\x1f.slipstream.wire.v1.RunResponse(\x01\x30\x01\x42X\n\x15\x61i.slipstream.wire.v1B\rVerifierProtoP\x01Z\x19slipstream/wire/v1;wirev1\xaa\x02\x12Slipstream.Wire.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!slipstream/wire/v1/verifier.proto\x12\x12slipstream.wire.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17google/rpc/status.proto\x1a\x1cslipstream/v1/sampling.proto\x1a\x1dslipstream/wire/v1/hint.proto\x1a\x1eslipstream/wire/v1/model.proto\x1a\x1dslipstream/wire/v1/rule.proto\">\n\rVerifyRequest\x12-\n\x05items\x18\x01 \x03(\x0b\x32\x1e.slipstream.wire.v1.VerifyItem\"\xbd\x03\n\nVerifyItem\x12\x0e\n\x06handle\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x03\x12\x13\n\x0b\x62\x61se_length\x18\x03 \x01(\x05\x12\x0c\n\x04tail\x18\x04 \x03(\x05\x12\x10\n\x08proposal\x18\x05 \x03(\x05\x12\x11\n\trule_hash\x18\x06 \x01(\x06\x12.\n\x04rule\x18\x07 \x01(\x0b\x32 .slipstream.wire.v1.SamplingRule\x12\x13\n\x0btraceparent\x18\x08 \x01(\t\x12<\n\rdistributions\x18\t \x03(\x0b\x32%.slipstream.wire.v1.TokenDistribution\x12\x1e\n\x11top_logprob_count\x18\n \x01(\x05H\x00\x88\x01\x01\x12\x15\n\rtail_logprobs\x18\x0b \x01(\x08\x12.\n\x04open\x18\x0c \x01(\x0b\x32 .slipstream.wire.v1.OpenSequence\x12\x30\n\x05\x63lose\x18\r \x01(\x0b\x32!.slipstream.wire.v1.CloseSequence\x12\x16\n\x0e\x64o_not_collect\x18\x0e \x01(\x08\x42\x14\n\x12_top_logprob_count\"C\n\x0eVerifyResponse\x12\x31\n\x07results\x18\x01 \x03(\x0b\x32 .slipstream.wire.v1.VerifyResult\"\xba\x02\n\x0cVerifyResult\x12\x0e\n\x06handle\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x03\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.google.rpc.Status\x12\x16\n\x0e\x61\x63\x63\x65pted_count\x18\x04 \x01(\x05\x12\x12\n\nnext_token\x18\x05 \x01(\x05\x12\x17\n\x0fprefilled_count\x18\x06 \x01(\x05\x12\x0e\n\x06margin\x18\x07 \x01(\x02\x12.\n\x06timing\x18\x08 \x01(\x0b\x32\x1e.slipstream.wire.v1.ItemTiming\x12.\n\x08logprobs\x18\t \x03(\x0b\x32\x1c.slipstream.v1.TokenLogprobs\x12\x33\n\rtail_logprobs\x18\n \x03(\x0b\x32\x1c.slipstream.v1.TokenLogprobs\"8\n\nRunRequest\x12*\n\x05items\x18\x01 \x03(\x0b\x32\x1b.slipstream.wire.v1.RunItem\"\x9e\x02\n\x07RunItem\x12\x0e\n\x06handle\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x03\x12-\n\x05start\x18\x03 \x01(\x0b\x32\x1c.slipstream.wire.v1.StartRunH\x00\x12\x30\n\x05grant\x18\x04 \x01(\x0b\x32\x1f.slipstream.wire.v1.GrantTokensH\x00\x12+\n\x04stop\x18\x05 \x01(\x0b\x32\x1b.slipstream.wire.v1.StopRunH\x00\x12\x32\n\x05\x63lose\x18\x06 \x01(\x0b\x32!.slipstream.wire.v1.CloseSequenceH\x00\x12(\n\x04hint\x18\x07 \x01(\x0b\x32\x18.slipstream.wire.v1.HintH\x00\x42\x08\n\x06\x61\x63tion\"\xab\x03\n\x08StartRun\x12\x13\n\x0b\x62\x61se_length\x18\x01 \x01(\x05\x12\x0c\n\x04tail\x18\x02 \x03(\x05\x12\x14\n\x0cuntil_length\x18\x03 \x01(\x05\x12\x16\n\x0egranted_length\x18\x04 \x01(\x05\x12.\n\x04rule\x18\x05 \x01(\x0b\x32 .slipstream.wire.v1.SamplingRule\x12\x1e\n\x11top_logprob_count\x18\x06 \x01(\x05H\x00\x88\x01\x01\x12\x15\n\rtail_logprobs\x18\x07 \x01(\x08\x12.\n\x04open\x18\x08 \x01(\x0b\x32 .slipstream.wire.v1.OpenSequence\x12\x13\n\x0btraceparent\x18\t \x01(\t\x12\x14\n\x0ctakes_ngrams\x18\n \x01(\x08\x12\x18\n\x10\x66ixed_hint_count\x18\x0b \x01(\x05\x12/\n\x0clongest_hold\x18\x0c \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0btakes_heads\x18\r \x01(\x08\x12\x16\n\x0e\x64o_not_collect\x18\x0e \x01(\x08\x42\x14\n\x12_top_logprob_count\"%\n\x0bGrantTokens\x12\x16\n\x0egranted_length\x18\x01 \x01(\x05\"\t\n\x07StopRun\"=\n\x0bRunResponse\x12.\n\x07results\x18\x01 \x03(\x0b\x32\x1d.slipstream.wire.v1.RunResult\"\x82\x03\n\tRunResult\x12\x0e\n\x06handle\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x03\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.google.rpc.Status\x12\x10\n\x08position\x18\x04 \x01(\x05\x12\x0e\n\x06tokens\x18\x05 \x03(\x05\x12.\n\x08logprobs\x18\x06 \x03(\x0b\x32\x1c.slipstream.v1.TokenLogprobs\x12\x0e\n\x06margin\x18\x07 \x01(\x02\x12\'\n\x03\x65nd\x18\x08 \x01(\x0e\x32\x1a.slipstream.wire.v1.RunEnd\x12\x17\n\x0fprefilled_count\x18\t \x01(\x05\x12\x33\n\rtail_logprobs\x18\n \x03(\x0b\x32\x1c.slipstream.v1.TokenLogprobs\x12.\n\x06timing\x18\x0b \x01(\x0b\x32\x1e.slipstream.wire.v1.ItemTiming\x12*\n\x05steps\x18\x0c \x03(\x0b\x32\x1b.slipstream.wire.v1.RunStep\"\xe2\x01\n\x07RunStep\x12\x13\n\x0btoken_count\x18\x01 \x01(\x05\x12\x12\n\nhint_count\x18\x02 \x01(\x05\x12\x16\n\x0e\x61\x63\x63\x65pted_count\x18\x03 \x01(\x05\x12.\n\x06source\x18\x04 \x01(\x0e\x32\x1e.slipstream.wire.v1.HintSource\x12*\n\x07\x66orward\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\'\n\x04held\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x11\n\tsource_id\x18\x07 \x01(\x06*\\\n\x06RunEnd\x12\x17\n\x13RUN_END_UNSPECIFIED\x10\x00\x12\x11\n\rRUN_END_TOKEN\x10\x01\x12\x11\n\rRUN_END_UNTIL\x10\x02\x12\x13\n\x0fRUN_END_STOPPED\x10\x03\x32\xb2\x01\n\x0fVerifierService\x12S\n\x06Verify\x12!.slipstream.wire.v1.VerifyRequest\x1a\".slipstream.wire.v1.VerifyResponse(\x01\x30\x01\x12J\n\x03Run\x12\x1e.slipstream.wire.v1.RunRequest\x1a\x1f.slipstream.wire.v1.RunResponse(\x01\x30\x01\x42X\n\x15\x61i.slipstream.wire.v1B\rVerifierProtoP\x01Z\x19slipstream/wire/v1;wirev1\xaa\x02\x12Slipstream.Wire.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,32 +38,32 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'slipstream.wire.v1.verifier
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\025ai.slipstream.wire.v1B\rVerifierProtoP\001Z\031slipstream/wire/v1;wirev1\252\002\022Slipstream.Wire.V1'
-  _globals['_RUNEND']._serialized_start=2596
-  _globals['_RUNEND']._serialized_end=2688
+  _globals['_RUNEND']._serialized_start=2644
+  _globals['_RUNEND']._serialized_end=2736
   _globals['_VERIFYREQUEST']._serialized_start=238
   _globals['_VERIFYREQUEST']._serialized_end=300
   _globals['_VERIFYITEM']._serialized_start=303
-  _globals['_VERIFYITEM']._serialized_end=724
-  _globals['_VERIFYRESPONSE']._serialized_start=726
-  _globals['_VERIFYRESPONSE']._serialized_end=793
-  _globals['_VERIFYRESULT']._serialized_start=796
-  _globals['_VERIFYRESULT']._serialized_end=1110
-  _globals['_RUNREQUEST']._serialized_start=1112
-  _globals['_RUNREQUEST']._serialized_end=1168
-  _globals['_RUNITEM']._serialized_start=1171
-  _globals['_RUNITEM']._serialized_end=1457
-  _globals['_STARTRUN']._serialized_start=1460
-  _globals['_STARTRUN']._serialized_end=1863
-  _globals['_GRANTTOKENS']._serialized_start=1865
-  _globals['_GRANTTOKENS']._serialized_end=1902
-  _globals['_STOPRUN']._serialized_start=1904
-  _globals['_STOPRUN']._serialized_end=1913
-  _globals['_RUNRESPONSE']._serialized_start=1915
-  _globals['_RUNRESPONSE']._serialized_end=1976
-  _globals['_RUNRESULT']._serialized_start=1979
-  _globals['_RUNRESULT']._serialized_end=2365
-  _globals['_RUNSTEP']._serialized_start=2368
-  _globals['_RUNSTEP']._serialized_end=2594
-  _globals['_VERIFIERSERVICE']._serialized_start=2691
-  _globals['_VERIFIERSERVICE']._serialized_end=2869
+  _globals['_VERIFYITEM']._serialized_end=748
+  _globals['_VERIFYRESPONSE']._serialized_start=750
+  _globals['_VERIFYRESPONSE']._serialized_end=817
+  _globals['_VERIFYRESULT']._serialized_start=820
+  _globals['_VERIFYRESULT']._serialized_end=1134
+  _globals['_RUNREQUEST']._serialized_start=1136
+  _globals['_RUNREQUEST']._serialized_end=1192
+  _globals['_RUNITEM']._serialized_start=1195
+  _globals['_RUNITEM']._serialized_end=1481
+  _globals['_STARTRUN']._serialized_start=1484
+  _globals['_STARTRUN']._serialized_end=1911
+  _globals['_GRANTTOKENS']._serialized_start=1913
+  _globals['_GRANTTOKENS']._serialized_end=1950
+  _globals['_STOPRUN']._serialized_start=1952
+  _globals['_STOPRUN']._serialized_end=1961
+  _globals['_RUNRESPONSE']._serialized_start=1963
+  _globals['_RUNRESPONSE']._serialized_end=2024
+  _globals['_RUNRESULT']._serialized_start=2027
+  _globals['_RUNRESULT']._serialized_end=2413
+  _globals['_RUNSTEP']._serialized_start=2416
+  _globals['_RUNSTEP']._serialized_end=2642
+  _globals['_VERIFIERSERVICE']._serialized_start=2739
+  _globals['_VERIFIERSERVICE']._serialized_end=2917
 # @@protoc_insertion_point(module_scope)

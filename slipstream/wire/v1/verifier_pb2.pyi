@@ -98,6 +98,7 @@ class VerifyItem(_message.Message):
     TAIL_LOGPROBS_FIELD_NUMBER: _builtins.int
     OPEN_FIELD_NUMBER: _builtins.int
     CLOSE_FIELD_NUMBER: _builtins.int
+    DO_NOT_COLLECT_FIELD_NUMBER: _builtins.int
     handle: _builtins.str
     """Names the sequence's KV on this service, for the peer whose stream this is. The orchestrator
     draws it.
@@ -123,6 +124,8 @@ class VerifyItem(_message.Message):
     """Asks for log-probabilities of the tail's tokens too, from its second on. The prefix cache is
     then not used.
     """
+    do_not_collect: _builtins.bool
+    """Keeps the handle's sequence out of what the service collects, from now on."""
     @_builtins.property
     def tail(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The committed tokens after base_length, at least one: the first choice is made at its last
@@ -169,10 +172,11 @@ class VerifyItem(_message.Message):
         tail_logprobs: _builtins.bool = ...,
         open: _model_pb2.OpenSequence | None = ...,
         close: _model_pb2.CloseSequence | None = ...,
+        do_not_collect: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_top_logprob_count", b"_top_logprob_count", "close", b"close", "open", b"open", "rule", b"rule", "top_logprob_count", b"top_logprob_count"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_top_logprob_count", b"_top_logprob_count", "base_length", b"base_length", "close", b"close", "distributions", b"distributions", "handle", b"handle", "open", b"open", "proposal", b"proposal", "round", b"round", "rule", b"rule", "rule_hash", b"rule_hash", "tail", b"tail", "tail_logprobs", b"tail_logprobs", "top_logprob_count", b"top_logprob_count", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_top_logprob_count", b"_top_logprob_count", "base_length", b"base_length", "close", b"close", "distributions", b"distributions", "do_not_collect", b"do_not_collect", "handle", b"handle", "open", b"open", "proposal", b"proposal", "round", b"round", "rule", b"rule", "rule_hash", b"rule_hash", "tail", b"tail", "tail_logprobs", b"tail_logprobs", "top_logprob_count", b"top_logprob_count", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__top_logprob_count: _TypeAlias = _typing.Literal["top_logprob_count"]  # noqa: Y015
     _WhichOneofArgType__top_logprob_count: _TypeAlias = _typing.Literal["_top_logprob_count", b"_top_logprob_count"]  # noqa: Y015
@@ -390,6 +394,7 @@ class StartRun(_message.Message):
     FIXED_HINT_COUNT_FIELD_NUMBER: _builtins.int
     LONGEST_HOLD_FIELD_NUMBER: _builtins.int
     TAKES_HEADS_FIELD_NUMBER: _builtins.int
+    DO_NOT_COLLECT_FIELD_NUMBER: _builtins.int
     base_length: _builtins.int
     """Tokens of the handle's cache to keep; all tokens beyond them are dropped."""
     until_length: _builtins.int
@@ -414,6 +419,8 @@ class StartRun(_message.Message):
     """Hint tokens to verify in each step, as far as there are that many. 0: as many as pay."""
     takes_heads: _builtins.bool
     """Lets the service make hints with heads on the target's hidden states, if it has any."""
+    do_not_collect: _builtins.bool
+    """Keeps the handle's sequence out of what the service collects, from now on."""
     @_builtins.property
     def tail(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The committed tokens after base_length, at least one: the first choice is made at its last
@@ -450,10 +457,11 @@ class StartRun(_message.Message):
         fixed_hint_count: _builtins.int = ...,
         longest_hold: _duration_pb2.Duration | None = ...,
         takes_heads: _builtins.bool = ...,
+        do_not_collect: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_top_logprob_count", b"_top_logprob_count", "longest_hold", b"longest_hold", "open", b"open", "rule", b"rule", "top_logprob_count", b"top_logprob_count"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_top_logprob_count", b"_top_logprob_count", "base_length", b"base_length", "fixed_hint_count", b"fixed_hint_count", "granted_length", b"granted_length", "longest_hold", b"longest_hold", "open", b"open", "rule", b"rule", "tail", b"tail", "tail_logprobs", b"tail_logprobs", "takes_heads", b"takes_heads", "takes_ngrams", b"takes_ngrams", "top_logprob_count", b"top_logprob_count", "traceparent", b"traceparent", "until_length", b"until_length"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_top_logprob_count", b"_top_logprob_count", "base_length", b"base_length", "do_not_collect", b"do_not_collect", "fixed_hint_count", b"fixed_hint_count", "granted_length", b"granted_length", "longest_hold", b"longest_hold", "open", b"open", "rule", b"rule", "tail", b"tail", "tail_logprobs", b"tail_logprobs", "takes_heads", b"takes_heads", "takes_ngrams", b"takes_ngrams", "top_logprob_count", b"top_logprob_count", "traceparent", b"traceparent", "until_length", b"until_length"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__top_logprob_count: _TypeAlias = _typing.Literal["top_logprob_count"]  # noqa: Y015
     _WhichOneofArgType__top_logprob_count: _TypeAlias = _typing.Literal["_top_logprob_count", b"_top_logprob_count"]  # noqa: Y015
