@@ -104,8 +104,9 @@ class ChatRequest(GenerationFields):
         description="`auto`, by default: the model decides. `none`: it is not told of them. `required`, a function's name, or "
         "`allowed_tools` with the mode `required`: the answer is a call, enforced with its arguments",
     )
-    store: Literal[False] | None = Field(
+    store: bool | None = Field(
         None,
+        json_schema_extra={"enum": [False]},
         description="false: the operator does not collect this text to train drafts. true is refused, because nothing is "
         "stored: use `/v1/responses`",
     )
@@ -124,6 +125,8 @@ class ChatRequest(GenerationFields):
             raise ApiError(400, "give max_completion_tokens or max_tokens, not both", param="max_tokens")
         if self.top_logprobs is not None and not self.logprobs:
             raise ApiError(400, "top_logprobs is only allowed with logprobs: true", param="top_logprobs")
+        if self.store:
+            raise ApiError(400, "store: true is not supported: nothing is stored; use /v1/responses", param="store")
 
     @property
     def reports_tokens(self) -> bool:

@@ -122,3 +122,5 @@ def test_a_value_that_asks_for_nothing_has_its_own_type() -> None:
     assert chat(store=False).model == "m"
     with pytest.raises(ValidationError):
         chat(store=0)
+    with pytest.raises(ApiError, match="use /v1/responses"):
+        chat(store=True).settings()
