@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from slipstream.drift.change import State
 from slipstream.drift.findings import Cause, Finding, worse
 
-_DISTIL = "distil it again on the target's answers (slipstream distill), and put it in place (slipstream swap)"
+_DISTIL = "distil the draft again on the target's answers (slipstream distill), and put it in place (slipstream swap)"
 
 
 def shown_task(task: str) -> str:
