@@ -264,6 +264,7 @@ _COMMON = {
     "prompt_logprobs": Example(20, 21),
     "request_id": Example("mine", "two words"),
     "return_token_ids": Example(True, "yes"),
+    "metadata": Example({"task": "sums", "a": "b"}, {"task": "two words"}),
     "user": Example("ann", 5),
     "speculation": Example(4, "fast"),
 }
@@ -319,7 +320,7 @@ EXAMPLES: dict[type[Fields], dict[str, Example]] = {
     },
     messages.OutputConfig: {"format": Example(OUTPUT_FORMAT, "json")},
     messages.OutputFormat: {"type": Example("json_schema", "xml"), "schema": Example(SCHEMA, "object")},
-    messages.RequestMetadata: {"user_id": Example("ann", 5)},
+    messages.RequestMetadata: {"user_id": Example("ann", 5), "task": Example("sums", "two words")},
     blocks.InputMessage: {"role": Example("user", "system"), "content": Example([TEXT_BLOCK], 5)},
     blocks.CacheControl: {"type": Example("ephemeral", "lasting"), "ttl": Example("5m", "2h")},
     blocks.TextBlock: {
@@ -359,7 +360,6 @@ EXAMPLES: dict[type[Fields], dict[str, Example]] = {
         "tool_choice": Example("required", "always", {"tools": [TOOL]}),
         "parallel_tool_calls": Example(False, "no", {"tools": [TOOL]}),
         "chat_template_kwargs": Example({"enable_thinking": False}, {"thinks": True}),
-        "metadata": Example({"a": "b"}, {"a": 5}),
     },
     ChatMessage: {
         "role": Example("user", "robot"),
