@@ -14,7 +14,8 @@ from orchestrator.store.acceptance_tables import COUNTS, KEYS
 from orchestrator.store.database import Database, Transaction
 
 KEPT_HOURS: Final = 5 * 7 * 24
-"""Hours whose rows are kept."""
+"""Hours with rows that are kept: five weeks, or more where some have none. They are counted and not
+dated, since a process with a wrong clock must not delete the others' rows."""
 MOST_TASKS: Final = 32
 """Tasks of an hour besides `OTHER`. Further ones are counted there."""
 MOST_ROWS: Final = 512
@@ -24,6 +25,9 @@ _MOST_TARGETS = 64
 _MARKS = ", ".join("?" for _ in (*AcceptanceKey._fields, *AcceptanceCounts._fields, "hour"))
 _ADDED = ", ".join(f"{name} = acceptance.{name} + excluded.{name}" for name in COUNTS)
 _ADD = f"INSERT INTO acceptance VALUES ({_MARKS}) ON CONFLICT ({KEYS}) DO UPDATE SET {_ADDED}"
+
+_KEPT_BEFORE_ANOTHER = f"SELECT DISTINCT hour FROM acceptance ORDER BY hour DESC LIMIT {KEPT_HOURS - 1}"
+_DELETE_OLD = f"DELETE FROM acceptance WHERE hour NOT IN ({_KEPT_BEFORE_ANOTHER})"
 
 
 class AcceptanceHistory:
@@ -36,9 +40,10 @@ class AcceptanceHistory:
         """Add counts to an hour's rows, and delete rows that are too old."""
 
         def work(t: Transaction) -> None:
-            t.execute("DELETE FROM acceptance WHERE hour <= ?", (hour - KEPT_HOURS,))
             found = t.rows("SELECT task, target, draft, temperature FROM acceptance WHERE hour = ?", (hour,))
             known = {AcceptanceKey(*row) for row in found}
+            if not known:
+                t.execute(_DELETE_OLD)
             for key in sorted(counts):  # in one order, so that no two processes wait for each other
                 kept = _bounded(key, known)
                 known.add(kept)

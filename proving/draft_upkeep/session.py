@@ -41,7 +41,7 @@ class Outcome:
     last_drift_status: int
     is_kept: bool
     alert: bool | None
-    """Whether the alert fired; None without promtool."""
+    """True if the alert fired; None without promtool."""
     last_alert: bool | None
     repeated_count: int
     changed_count: int

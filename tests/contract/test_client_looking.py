@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from slipstream.client import AsyncClient, Client, PeerError, Tokens
-from slipstream.v1 import orchestrator_pb2, orchestrator_pb2_grpc, status_pb2, trace_pb2
+from slipstream.v1 import acceptance_pb2, orchestrator_pb2, orchestrator_pb2_grpc, status_pb2, trace_pb2
 
 
 class Orchestrator(orchestrator_pb2_grpc.OrchestratorServiceServicer):
@@ -27,6 +27,11 @@ class Orchestrator(orchestrator_pb2_grpc.OrchestratorServiceServicer):
 
     def GetStatus(self, request: orchestrator_pb2.GetStatusRequest, context: Any) -> Any:
         return orchestrator_pb2.GetStatusResponse(processes=[status_pb2.ProcessStatus(number=5)])
+
+    def GetAcceptanceHistory(self, request: orchestrator_pb2.GetAcceptanceHistoryRequest, context: Any) -> Any:
+        for hour in range(request.hour_count):
+            row = acceptance_pb2.AcceptanceHour(task=f"task {hour}")
+            yield orchestrator_pb2.GetAcceptanceHistoryResponse(hours=[row])
 
     def Tokenize(self, request: orchestrator_pb2.TokenizeRequest, context: Any) -> Any:
         self.tokenized = request
@@ -60,6 +65,9 @@ def test_the_blocking_client_gets_traces_and_status(address: str) -> None:
         assert [turn.turn for turn in client.turn_traces("known").turns] == [1]
         assert [turn.turn for turn in client.turn_traces("known", 7, timeout=10).turns] == [7]
         assert client.status(timeout=10).processes[0].number == 5
+        history = client.acceptance_history(3, timeout=10)
+        assert [hour.task for hour in history.hours] == ["task 0", "task 1", "task 2"]
+        assert not client.acceptance_history().hours
         with pytest.raises(PeerError, match="no such session"):
             client.turn_traces("unknown")
 
@@ -69,6 +77,7 @@ async def test_the_asyncio_client_gets_traces_and_status(address: str) -> None:
         assert [turn.turn for turn in (await client.turn_traces("known")).turns] == [1]
         assert [turn.turn for turn in (await client.turn_traces("known", 7, timeout=10)).turns] == [7]
         assert (await client.status(timeout=10)).processes[0].number == 5
+        assert len((await client.acceptance_history(3, timeout=10)).hours) == 3
         with pytest.raises(PeerError, match="no such session"):
             await client.turn_traces("unknown")
 
