@@ -75,8 +75,12 @@ class Drafts:
     @property
     def mismatched(self) -> ModelInfo | None:
         """What one of them hosts, if no tokens are the target's, none ever were, and there is none
-        that is not known yet."""
-        if self._has_served or any(side.fits or side.info is None for side in self._sides.values()):
+        that is not known yet. None while one is on trial."""
+        if (
+            self._has_served
+            or self.trial is not None
+            or any(side.fits or side.info is None for side in self._sides.values())
+        ):
             return None
         return self.info
 

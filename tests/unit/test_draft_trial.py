@@ -156,3 +156,11 @@ def test_metrics_tell_drafts_apart_by_their_fingerprints_and_add_up_equal_ones()
     assert told["draft_turn_tokens"] == {("12345678",): 16, ("other",): 8}
     assert told["draft_turn_seconds"] == {("12345678",): 1.0, ("other",): 0.5}
     assert told["draft_trial_share"] == {("other",): 0.25}
+
+
+def test_a_draft_on_trial_that_does_not_fit_refuses_no_request() -> None:
+    drafts, scripted = drafts_at("new")
+    scripted["new"].info = replace(MODEL, tokenizer_fingerprint="other")
+    assert drafts.mismatched is not None
+    drafts.trial = TrialShare("new", 0.0)
+    assert drafts.mismatched is None

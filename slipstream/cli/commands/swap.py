@@ -94,9 +94,9 @@ def swap(
         with refusals(server.address):
             with _shown(trial):
                 finding = trial.find()
-            is_kept = _decide(finding, keep=keep, ask=ask)
-            if is_kept:
+            if _decide(finding, keep=keep, ask=ask):
                 trial.promote()
+                is_kept = True
     finally:
         _settle(trial, operators, process, is_kept=is_kept)
     _report(trial, finding, process, is_kept=is_kept, as_json=as_json)
@@ -183,5 +183,9 @@ def _report(trial: Trial, finding: Finding, process: DraftProcess | None, *, is_
         console.print(f"{finding.verdict}: {finding.why}", markup=False, soft_wrap=True)
     for line in lines_after(is_kept=is_kept, process=process, address=trial.address, old_addresses=trial.old_addresses):
         progress.print(line, markup=False, highlight=False, soft_wrap=True)
+    for address, why in trial.remaining.items():
+        progress.print(
+            f"the old draft at {address} could not be removed: {why}", style="yellow", markup=False, soft_wrap=True
+        )
     for address, why in trial.unreached.items():
         progress.print(f"not reached: the process at {address}: {why}", style="yellow", markup=False, soft_wrap=True)

@@ -38,7 +38,7 @@ class SwapError(SlipstreamError):
     reason = Reason.SERVICE_FAILED
 
 
-class _FailingError(Exception):
+class _FailingError(SwapError):
     """The new draft fails."""
 
 
@@ -85,6 +85,8 @@ class Trial:
         self._served = time.monotonic()
         self.old_addresses: list[str] = []
         """The drafts that the new one would replace."""
+        self.remaining: dict[str, str] = {}
+        """Old drafts that could not be removed, and why."""
         self.unreached: dict[str, str] = {}
         """Addresses of processes that the last change has not reached, and why."""
 
@@ -105,10 +107,15 @@ class Trial:
             return self._finding(Verdict.FAILING, str(error))
 
     def promote(self) -> None:
-        """Keep the new draft, and remove the old ones."""
+        """Keep the new draft, and remove the old ones. PeerError or SwapError if it cannot be kept;
+        an old one that cannot be removed stays beside it."""
+        self._check_process()
         self._ask(self._end_trial)
         for address in self.old_addresses:
-            self._ask(partial(self._operators.remove, address))
+            try:
+                self._ask(partial(self._operators.remove, address))
+            except PeerError as error:
+                self.remaining[address] = str(error)
 
     def withdraw(self) -> None:
         """Remove the new draft. If the orchestrator is away, the trial ends with its lease."""

@@ -1,0 +1,223 @@
+"""A trial's way through an orchestrator that is restarted, away, or refuses, and a draft that
+fails."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+
+from orchestrator.errors import DraftNotFoundError, DraftOnTrialError, NotReadyError
+from slipstream.cli.swapping import trial as trials
+from slipstream.cli.swapping.comparison import Verdict
+from slipstream.cli.swapping.trial import Goal, SwapError, Trial
+from slipstream.errors import Code, SlipstreamError
+from slipstream.rpc.status import PeerError, error_of, status_of
+from slipstream.v1 import operator_pb2 as pb
+
+OLD, NEW = "old:1", "new:1"
+GOAL = Goal(share=0.25, turn_count=40, token_count=None, longest=60.0, start_seconds=60.0)
+
+
+class Orchestrator:
+    """One process, or two, whose drafts get turns whenever they are looked at."""
+
+    def __init__(self, *, process_count: int = 1) -> None:
+        self.processes: list[dict[str, pb.Draft]] = [{} for _ in range(process_count)]
+        for drafts in self.processes:
+            drafts[OLD] = pb.Draft(address=OLD, state=pb.DRAFT_STATE_SERVING, weights_fingerprint="w")
+        self.ids = [f"p{number}" for number in range(process_count)]
+        self.new = pb.Draft(address=NEW, state=pb.DRAFT_STATE_SERVING, weights_fingerprint="v", model="m")
+        self.calls: list[tuple[str, float | None]] = []
+        self.failing: Iterator[SlipstreamError | None] = itertools.repeat(None)
+        """Errors of the next calls."""
+
+    def restart(self, number: int) -> None:
+        self.ids[number] += "'"
+        self.processes[number] = {OLD: pb.Draft(address=OLD, state=pb.DRAFT_STATE_SERVING, weights_fingerprint="w")}
+
+    def list(self) -> list[pb.ProcessDrafts]:
+        return self._answer("list", None)
+
+    def add(self, address: str, trial: pb.DraftTrial | None) -> list[pb.ProcessDrafts]:
+        for drafts in self.processes:
+            drafts.setdefault(address, pb.Draft()).MergeFrom(pb.Draft() if address in drafts else self.new)
+            drafts[address].CopyFrom(self.new)
+            if trial is not None:
+                drafts[address].trial.CopyFrom(trial)
+        return self._answer("add", None if trial is None else trial.share)
+
+    def set_trial(self, address: str, trial: pb.DraftTrial | None) -> list[pb.ProcessDrafts]:
+        lacking = [address not in drafts for drafts in self.processes]
+        for drafts in self.processes:
+            if address in drafts:
+                drafts[address].ClearField("trial")
+                if trial is not None:
+                    drafts[address].trial.CopyFrom(trial)
+        answer = self._answer("set", None if trial is None else trial.share)
+        error = DraftNotFoundError("new here")
+        if lacking[0]:
+            raise error_of(status_of(error))
+        for each, lacks in zip(answer, lacking, strict=True):
+            if lacks:
+                each.ClearField("drafts")
+                each.error.CopyFrom(status_of(error))
+        return answer
+
+    def remove(self, address: str) -> list[pb.ProcessDrafts]:
+        for drafts in self.processes:
+            drafts.pop(address, None)
+        return self._answer("remove", None)
+
+    def _answer(self, call: str, share: float | None) -> list[pb.ProcessDrafts]:
+        self.calls.append((call, share))
+        if (error := next(self.failing, None)) is not None:
+            raise error_of(status_of(error))
+        for drafts in self.processes:
+            for draft in drafts.values():
+                self._turn(draft, 20.0 if draft.address == NEW and draft.trial.share else 10.0)
+        return [
+            pb.ProcessDrafts(process_id=name, drafts=drafts.values())
+            for name, drafts in zip(self.ids, self.processes, strict=True)
+        ]
+
+    def _turn(self, draft: pb.Draft, tokens: float) -> None:
+        figures = draft.figures
+        figures.turn_count += 1
+        figures.token_count += int(tokens)
+        for sums in (figures.speed, figures.step_length, figures.acceptance):
+            sums.numerator += tokens
+            sums.denominator += 10
+            sums.numerator_squares += tokens * tokens
+            sums.products += tokens * 10
+            sums.denominator_squares += 100
+            sums.count += 1
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trials, "POLL_SECONDS", 0.0)
+
+
+def trial_of(orchestrator: Orchestrator, words: list[str] | None = None, **goal: Any) -> Trial:
+    said = words if words is not None else []
+    goals = GOAL.__class__(**{name: goal.get(name, getattr(GOAL, name)) for name in Goal.__slots__})
+    return Trial(cast(Any, orchestrator), NEW, goals, lambda: said[0] if said else None, lambda text: None)
+
+
+def drafts_of(orchestrator: Orchestrator) -> list[list[str]]:
+    return [[*drafts] for drafts in orchestrator.processes]
+
+
+def test_a_trial_begins_without_sessions_and_ends_with_one_draft() -> None:
+    orchestrator = Orchestrator(process_count=2)
+    trial = trial_of(orchestrator)
+    finding = trial.find()
+    assert finding.verdict is Verdict.BETTER and finding.new.turn_count >= 40
+    assert orchestrator.calls[:2] == [("list", None), ("add", 0.0)]
+    assert {share for call, share in orchestrator.calls if call == "set"} == {0.25}
+    trial.promote()
+    assert drafts_of(orchestrator) == [[NEW], [NEW]]
+    assert orchestrator.calls[-2:] == [("set", None), ("remove", None)]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_process_that_is_restarted_gets_the_trial_again(number: int) -> None:
+    orchestrator = Orchestrator(process_count=2)
+    trial = trial_of(orchestrator)
+    looks = itertools.count()
+    trial.report = lambda text: orchestrator.restart(number) if next(looks) == 5 else None
+    finding = trial.find()
+    assert finding.verdict is Verdict.BETTER and finding.new.turn_count >= 40
+    assert [*orchestrator.calls].count(("add", 0.25)) == 1 and not trial.unreached
+    assert drafts_of(orchestrator) == [[OLD, NEW], [OLD, NEW]]
+    orchestrator.restart(number)
+    trial.promote()
+    assert drafts_of(orchestrator) == [[NEW], [NEW]]
+
+
+def test_an_orchestrator_that_is_away_for_a_moment_is_waited_for() -> None:
+    orchestrator = Orchestrator()
+    away = NotReadyError("away")
+    orchestrator.failing = iter([None, None, None, None, away, away])
+    assert trial_of(orchestrator).find().verdict is Verdict.BETTER
+    orchestrator = Orchestrator()
+    orchestrator.failing = iter([away])
+    with pytest.raises(PeerError, match="away"):  # one that was never there is not
+        trial_of(orchestrator).find()
+
+
+def test_one_that_stays_away_ends_the_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trials, "_PATIENCE_SECONDS", 0.0)
+    orchestrator = Orchestrator()
+    orchestrator.failing = iter([None, None, None, None, NotReadyError("away"), NotReadyError("away")])
+    with pytest.raises(PeerError) as error:
+        trial_of(orchestrator).find()
+    assert error.value.code is Code.UNAVAILABLE
+
+
+def test_a_trial_that_another_process_refuses_does_not_begin() -> None:
+    orchestrator = Orchestrator(process_count=2)
+    add = orchestrator.add
+
+    def refusing(address: str, trial: pb.DraftTrial | None) -> list[pb.ProcessDrafts]:
+        answer = add(address, trial)
+        answer[1].error.CopyFrom(status_of(DraftOnTrialError("one at a time", address="x:1")))
+        return answer
+
+    orchestrator.add = refusing  # type: ignore[method-assign]
+    with pytest.raises(PeerError, match="one at a time"):
+        trial_of(orchestrator).find()
+
+
+def test_a_draft_that_is_not_reached_is_failing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trials, "_ABSENCE_SECONDS", 0.0)
+    orchestrator = Orchestrator()
+    trial = trial_of(orchestrator)
+
+    def go_away(text: str) -> None:
+        orchestrator.new.state = orchestrator.processes[0][NEW].state = pb.DRAFT_STATE_AWAY
+
+    trial.report = go_away
+    finding = trial.find()
+    assert finding.verdict is Verdict.FAILING and "not reached it" in finding.why
+
+
+def test_a_draft_that_never_serves_is_failing() -> None:
+    orchestrator = Orchestrator()
+    orchestrator.new.state = pb.DRAFT_STATE_CONNECTING
+    finding = trial_of(orchestrator, start_seconds=0.0).find()
+    assert finding.verdict is Verdict.FAILING and "in 0 s" in finding.why
+
+
+def test_a_draft_whose_process_ends_is_failing_and_is_not_kept() -> None:
+    orchestrator, words = Orchestrator(), list[str]()
+    trial = trial_of(orchestrator, words)
+    trial.report = lambda text: words.append("out of memory")
+    finding = trial.find()
+    assert (finding.verdict, finding.why) == (Verdict.FAILING, "out of memory")
+    with pytest.raises(SwapError, match="out of memory"):
+        trial.promote()
+
+
+def test_an_old_draft_that_cannot_be_removed_is_told() -> None:
+    orchestrator = Orchestrator()
+    trial = trial_of(orchestrator)
+    trial.find()
+    orchestrator.failing = iter([None, DraftOnTrialError("on trial", address=OLD)])
+    trial.promote()
+    assert trial.remaining == {OLD: "on trial"}
+
+
+def test_without_traffic_nothing_is_decided() -> None:
+    orchestrator = Orchestrator()
+    finding = trial_of(orchestrator, longest=0.0).find()
+    assert finding.verdict is Verdict.UNDECIDED and "least" in finding.why
+
+
+def test_tokens_may_end_a_trial_too() -> None:
+    orchestrator = Orchestrator()
+    finding = trial_of(orchestrator, turn_count=10**9, token_count=200).find()
+    assert 200 <= finding.new.token_count < 300
