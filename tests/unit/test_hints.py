@@ -213,3 +213,15 @@ def test_a_hint_with_numbers_out_of_range_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=r"hint|survival|next_due"):
         Hint(start, tokens, survivals, Source.OTHER, next_due=due)
+
+
+def test_no_maker_crowds_out_another() -> None:
+    """Two drafts at once: one sends branches without end, the other a single hint."""
+    box = HintBox()
+    box.add(Hint(4, (7, 8), (0.9, 0.8), Source.DRAFT, source_id=1), [0] * 4)
+    for token in range(3 * MOST_HINTS):
+        box.add(Hint(4, (100 + token, 9), (0.5, 0.4), Source.BRANCH, source_id=2), [0] * 4)
+    kept = box.candidates([0] * 4)
+    assert len(kept) == MOST_HINTS
+    assert [candidate.hint.source_id for candidate in kept] == [2] * (MOST_HINTS - 1) + [1]
+    assert kept[0].tokens[0] == 100 + 3 * MOST_HINTS - 1

@@ -87,7 +87,11 @@ def test_logs_for_machines_are_one_object_a_line(capsys: pytest.CaptureFixture[s
 def test_every_metric_that_is_declared_is_read() -> None:
     """Looked for by name: a metric that no code yields would be a line in the page and nothing
     else."""
-    sources = "orchestrator/processes/metrics.py", "slipstream/hosting/metrics.py", "gateway/metrics.py"
+    sources = [
+        *Path("orchestrator/processes").glob("*metrics.py"),
+        "slipstream/hosting/metrics.py",
+        "gateway/metrics.py",
+    ]
     code = "\n".join(Path(path).read_text() for path in sources)
     source = Path("slipstream/telemetry/instruments.py").read_text()
     for constant in [line.split(" = ")[0] for line in source.splitlines() if " = _" in line and line[0].isupper()]:

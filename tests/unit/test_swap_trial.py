@@ -12,6 +12,7 @@ import pytest
 from orchestrator.errors import DraftNotFoundError, DraftOnTrialError, NotReadyError
 from slipstream.cli.swapping import trial as trials
 from slipstream.cli.swapping.comparison import Verdict
+from slipstream.cli.swapping.operators import Processes
 from slipstream.cli.swapping.trial import Goal, SwapError, Trial
 from slipstream.errors import Code, SlipstreamError
 from slipstream.rpc.status import PeerError, error_of, status_of
@@ -38,10 +39,10 @@ class Orchestrator:
         self.ids[number] += "'"
         self.processes[number] = {OLD: pb.Draft(address=OLD, state=pb.DRAFT_STATE_SERVING, weights_fingerprint="w")}
 
-    def list(self) -> list[pb.ProcessDrafts]:
+    def list(self) -> Processes:
         return self._answer("list", None)
 
-    def add(self, address: str, trial: pb.DraftTrial | None) -> list[pb.ProcessDrafts]:
+    def add(self, address: str, trial: pb.DraftTrial | None) -> Processes:
         for drafts in self.processes:
             drafts.setdefault(address, pb.Draft()).MergeFrom(pb.Draft() if address in drafts else self.new)
             drafts[address].CopyFrom(self.new)
@@ -49,7 +50,7 @@ class Orchestrator:
                 drafts[address].trial.CopyFrom(trial)
         return self._answer("add", None if trial is None else trial.share)
 
-    def set_trial(self, address: str, trial: pb.DraftTrial | None) -> list[pb.ProcessDrafts]:
+    def set_trial(self, address: str, trial: pb.DraftTrial | None) -> Processes:
         lacking = [address not in drafts for drafts in self.processes]
         for drafts in self.processes:
             if address in drafts:
@@ -66,12 +67,12 @@ class Orchestrator:
                 each.error.CopyFrom(status_of(error))
         return answer
 
-    def remove(self, address: str) -> list[pb.ProcessDrafts]:
+    def remove(self, address: str) -> Processes:
         for drafts in self.processes:
             drafts.pop(address, None)
         return self._answer("remove", None)
 
-    def _answer(self, call: str, share: float | None) -> list[pb.ProcessDrafts]:
+    def _answer(self, call: str, share: float | None) -> Processes:
         self.calls.append((call, share))
         if (error := next(self.failing, None)) is not None:
             raise error_of(status_of(error))
@@ -162,7 +163,7 @@ def test_a_trial_that_another_process_refuses_does_not_begin() -> None:
     orchestrator = Orchestrator(process_count=2)
     add = orchestrator.add
 
-    def refusing(address: str, trial: pb.DraftTrial | None) -> list[pb.ProcessDrafts]:
+    def refusing(address: str, trial: pb.DraftTrial | None) -> Processes:
         answer = add(address, trial)
         answer[1].error.CopyFrom(status_of(DraftOnTrialError("one at a time", address="x:1")))
         return answer
