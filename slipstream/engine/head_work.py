@@ -2,7 +2,9 @@
 
 ::
 
-    a step --> answers recorded, parts told --> guesses --> the next step verifies what pays
+    a step --> answers recorded --> guesses --> parts told --> the next step verifies what pays
+
+If parts were told first, the event loop would take the interpreter's lock from the guesses.
 
 Runs whose guesses do not pay rest (`slipstream.engine.hinting.own_worth`). While all of them rest,
 steps follow one another in one call, as without heads.

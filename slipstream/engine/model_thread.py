@@ -232,13 +232,13 @@ class ModelThread:
             alone = next((job for job in self._tree.active if job in self._suspects), None)
             stepping, pause = self._hinting.prepare(self._tree.active) if alone is None else ([alone], 0.0)
             ended += self._step(stepping)
+            self._hinting.skip(self.heads.guess())
             if told := [job for job in self._tree.active if self._clock.make_part(job)]:
                 self._on_parts(told)
         if ended:
             self._settle(ended)
             self._on_finished(ended)
         self._clock.report_step()
-        self._hinting.skip(self.heads.guess())
         return pause
 
     def _settle(self, ended: list[Ended]) -> None:
