@@ -7,6 +7,7 @@ draft only guesses, so this costs no text. A target needs plain weights
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -68,6 +69,8 @@ class Quantisation:
 
     def loading_arguments(self, place: torch.device) -> dict[str, Any]:
         """Return arguments of ``from_pretrained``. Some quantised weights cannot be moved later."""
+        if self.method == "bitsandbytes":  # it warns in each forward that it rounds activations to float16
+            logging.getLogger("bitsandbytes.autograd").setLevel(logging.ERROR)
         arguments: dict[str, Any] = {"device_map": {"": str(place)}}
         if self.at_load:
             arguments["quantization_config"] = TorchAoConfig(_CONFIGS[self.at_load]())
