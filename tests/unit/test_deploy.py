@@ -215,6 +215,7 @@ def test_the_images_have_every_extra_that_serves() -> None:
         "dev",
         "services",
         "embedded",
+        "distill",
         "quantised",
         "hub",
         "plot",
