@@ -16,6 +16,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from slipstream.engine.compiled.frequencies import rotary_frequencies
+from slipstream.engine.compiled.lanes import LANES
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.heads.eagle3_config import Eagle3Config
 from slipstream.engine.heads.eagle3_tensors import EMBEDDING, OUTPUT
@@ -29,6 +30,7 @@ class Eagle3Layer:
     def __init__(self, config: Eagle3Config, weights: Mapping[str, Floats32]) -> None:
         """``weights`` are named as `slipstream.engine.heads.eagle3_tensors.weight_shapes` names
         them, with the embedding."""
+        _refuse_odd_sizes(config)
         self.config = config
         self.weights = {name: np.ascontiguousarray(weight) for name, weight in weights.items() if weight.ndim == 1}
         self.embedding: Floats32 = np.ascontiguousarray(weights[EMBEDDING])
@@ -84,3 +86,10 @@ class Eagle3Layer:
 
     def _normed(self, rows: Floats32, name: str) -> Floats32:
         return normed(rows, self.weights[f"{name}.weight"], self.config.epsilon)
+
+
+def _refuse_odd_sizes(config: Eagle3Config) -> None:
+    sizes = {"hidden_size": config.hidden_size, "intermediate_size": config.feed_forward, "head_dim": config.head_size}
+    for key, size in sizes.items():
+        if size % LANES:
+            raise UnsupportedModelError(f"the EAGLE-3 head's {key} is {size}, and must be a multiple of {LANES}")
