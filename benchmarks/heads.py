@@ -59,16 +59,23 @@ def systems_of(clients: dict[str, Client], temperature: float, max_tokens: int) 
     ]
 
 
-def table_of(systems: Sequence[System], backend: str) -> Table:
-    """Return what the systems did: steps by what they accepted, and speed."""
-    table = Table(title=f"{backend}, T={systems[0].temperature:g}: medians; ratios are medians within a repetition")
-    for column in ("system", "accepted a step", "acceptance", "tokens/s", "x off", "x n-grams"):
-        table.add_column(column, justify="left" if column == "system" else "right")
+def new_table() -> Table:
+    """Return a table without rows."""
+    table = Table(title="medians of the repetitions; ratios are medians within a repetition")
+    for column in ("backend", "T", "system", "accepted a step", "acceptance", "tokens/s", "x off", "x n-grams"):
+        table.add_column(column, justify="left" if column in ("backend", "system") else "right")
+    return table
+
+
+def add_rows(table: Table, systems: Sequence[System], backend: str) -> None:
+    """Add what the systems did: steps by what they accepted, and speed."""
     off, ngrams = systems[:2]
     for system in systems:
         accepted = sum(result.accepted_token_count for result in system.results)
         tokens = sum(result.generated_token_count for result in system.results)
         table.add_row(
+            backend,
+            f"{system.temperature:g}",
             system.name,
             f"{accepted / (tokens - accepted):.2f}",
             "" if system.acceptance is None else f"{system.acceptance:.3f}",
@@ -76,7 +83,6 @@ def table_of(systems: Sequence[System], backend: str) -> Table:
             f"{median_ratio(system, off):.2f}",
             f"{median_ratio(system, ngrams):.2f}",
         )
-    return table
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -93,6 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     report = Report("heads", __doc__ or "", options.output)
     questions = prompts(options.prompts, HELD_OUT_PHRASINGS)
+    table = new_table()
     folders = {"plain": None, "Medusa": options.medusa, "EAGLE-3": options.eagle3}
     for backend in options.backends:
         with ExitStack() as stack:
@@ -103,7 +110,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for temperature in options.temperatures:
                 systems = systems_of(clients, temperature, options.max_tokens)
                 measure(systems, questions, options.repetitions, report)
-                report.show(table_of(systems, backend))
+                add_rows(table, systems, backend)
+    report.show(table)
 
 
 def _settings(settings: PairSettings, folder: Path | None) -> PairSettings:
