@@ -247,7 +247,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, required=True, help="directory to write, which must not exist")
     parser.add_argument("--target", type=Path, default=embedded_directory("target"), help="directory of the target")
     parser.add_argument("--states", type=Path, help="file that keeps the target's hidden states for the next training")
-    parser.add_argument("--passes", type=int, default=2, help="passes over the corpus that the target reads")
+    parser.add_argument("--passes", type=int, default=1, help="passes over the corpus that the target reads")
     parser.add_argument(
         "--layers", type=int, nargs="*", help="layers whose inputs EAGLE-3 reads; by default the paper's"
     )
@@ -255,7 +255,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--draft-vocabulary", type=int, default=1024, help="commonest tokens that EAGLE-3 can guess")
     parser.add_argument("--feed-forward", type=int, help="width of EAGLE-3's feed-forward; by default the target's")
     parser.add_argument("--key-heads", type=int, help="key heads of EAGLE-3; by default the target's")
-    parser.add_argument("--steps", type=int, default=400, help="steps of training, a batch each")
+    parser.add_argument("--steps", type=int, default=280, help="steps of training, a batch each")
     parser.add_argument("--learning-rate", type=float, default=2e-3)
     parser.add_argument("--batch-tokens", type=int, default=2048)
     parser.add_argument("--seed", type=int, default=0)

@@ -64,19 +64,25 @@ class MedusaTraining:
         return Told(loss, torch.stack(right), torch.stack(count))
 
     def save(self, out: Path) -> None:
-        """Write the layout of Medusa's own releases, in safetensors."""
-        tensors = {
-            name: tensor.detach().to("cpu", torch.bfloat16).contiguous()
-            for name, tensor in self._heads.state_dict().items()
-        }
-        save_file(tensors, out / "medusa_lm_head.safetensors", metadata={"format": "pt"})
+        """Write the layout that vLLM and ``speculators`` have of Medusa heads."""
+        tensors: dict[str, torch.Tensor] = {}
+        for number, head in enumerate(self._heads):
+            state = head.state_dict()
+            tensors |= {f"blocks.{number}.layers.0.{part}": state[f"0.linear.{part}"] for part in ("weight", "bias")}
+            tensors[f"lm_heads.{number}.weight"] = state["1.weight"]
+        stored = {name: tensor.detach().to("cpu", torch.bfloat16).contiguous() for name, tensor in tensors.items()}
+        save_file(stored, out / "model.safetensors", metadata={"format": "pt"})
+        shape = self._target.model.config
         values = {
             "architectures": ["MedusaModel"],
-            "model_type": "medusa",
-            "base_model_name_or_path": self._target.directory.name,
-            "medusa_num_heads": len(self._heads),
-            "medusa_num_layers": 1,
-            "hidden_size": self._target.model.config.hidden_size,
-            "vocab_size": self._target.model.config.vocab_size,
+            "speculators_model_type": "medusa",
+            "speculators_config": {"algorithm": "medusa", "verifier": {"name_or_path": self._target.directory.name}},
+            "num_heads": len(self._heads),
+            "num_hidden_layers": 1,
+            "medusa_hidden_size": shape.hidden_size,
+            "medusa_vocab_size": shape.vocab_size,
+            "truncated_vocab_size": 0,
+            "original_lm_head": False,
+            "medusa_fc_bias": True,
         }
         (out / "config.json").write_text(json.dumps(values, indent=2) + "\n")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +13,11 @@ import torch
 
 from slipstream.engine.heads.eagle3_config import TargetShape, read_eagle3_config
 from slipstream.engine.heads.eagle3_loading import read_eagle3
+from slipstream.engine.heads.files import HeadTarget
+from slipstream.engine.heads.loading import load_heads
+from slipstream.engine.hidden_heads import Settled
 from slipstream.hosting.tokenizer_files import embedded_directory
+from slipstream.sampling.rule import SamplingRule
 from tests import tiny_models
 from tests.eagle3_heads import HIDDEN, OFFSETS, SHAPE, config_values, plain_chain, random_weights
 from training import corpus
@@ -70,6 +76,20 @@ def test_an_eagle3_head_is_saved_in_the_speculators_layout(tmp_path: Path, targe
     assert stored.target_ids.tolist() == sorted(stored.target_ids.tolist())
     common = {token for token, _ in answer_tokens(reads).most_common(100)}
     assert common <= {*stored.target_ids.tolist()}
+
+
+def test_medusa_heads_are_saved_as_they_load(tmp_path: Path, target: Target, reads: list[Read]) -> None:
+    heads = trained("medusa", target, reads)
+    train(heads, reads[:1] * 5, Recipe(steps=2, peak_learning_rate=2e-3, seed=0))
+    heads.save(tmp_path)
+    last = reads[0].last[0, :5].float()
+    states: Any = SimpleNamespace(hidden_size=last.shape[1], tap=lambda layers: None, last=last.numpy)
+    facts: Any = SimpleNamespace(vocabulary_size=target.model.config.vocab_size, weights_fingerprint="")
+    loaded = load_heads(tmp_path, HeadTarget(facts, states, None))
+    assert loaded.kind == "medusa"
+    (guess,) = loaded.guess([Settled(0, 1, 4, 0, [1], [1, 2], SamplingRule(), 8)])
+    said = [head.bfloat16()(last[4].bfloat16()).argmax() for head in heads.module.children()]
+    assert list(guess.tokens) == [int(token) for token in said]
 
 
 def test_the_unrolled_steps_are_those_of_a_head_in_use() -> None:

@@ -10,13 +10,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
 
 from slipstream.cli.local import LocalServices, PairSettings
 from slipstream.client import Client, Result, Settings
+from slipstream.engine.heads.eagle3_config import TargetShape, read_eagle3_config
 from tests import tiny_models
+from tests.eagle3_heads import config_values, random_weights, write
 
 COUNT, HEADS = 80, 3
 GREEDY = Settings(temperature=0.0, max_token_count=COUNT, ignore_end_tokens=True, top_logprob_count=1)
@@ -51,7 +54,29 @@ def save(directory: Path, **changes: object) -> Path:
 
 
 @pytest.fixture(scope="module")
-def client(target: Path, heads: Path) -> Iterator[Client]:
+def eagle3(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An EAGLE-3 head that guesses the last token again: its feature is the target's embedding,
+    which its layer does not change. It has no embedding of its own, and knows all tokens."""
+    layer = {"hidden_size": 64, "intermediate_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1}
+    values = config_values(
+        layer=layer | {"head_dim": 32, "vocab_size": tiny_models.VOCABULARY_SIZE},
+        draft_vocab_size=tiny_models.VOCABULARY_SIZE,
+        norm_before_residual=False,
+        eagle_aux_hidden_state_layer_ids=[0, 1],
+    )
+    shape = TargetShape(2, 64, tiny_models.VOCABULARY_SIZE)
+    weights = random_weights(read_eagle3_config(values, shape))
+    output = tiny_models.build("llama", head_dim=32, tie_word_embeddings=True).lm_head.weight.detach().float().numpy()
+    still = ("layers.0.self_attn.o_proj.weight", "layers.0.mlp.down_proj.weight")
+    weights |= {name: np.zeros_like(weights[name]) for name in still} | {"norm.weight": np.ones(64, np.float32)}
+    weights |= {"fc.weight": np.eye(64, 128, dtype=np.float32), "lm_head.weight": output}
+    kept = {name: weight for name, weight in weights.items() if name not in ("embed_tokens.weight", "d2t")}
+    return write(tmp_path_factory.mktemp("eagle3"), values, kept)
+
+
+@pytest.fixture(scope="module", params=["heads", "eagle3"])
+def client(request: pytest.FixtureRequest, target: Path) -> Iterator[Client]:
+    heads: Path = request.getfixturevalue(request.param)
     pair = PairSettings(target=str(target), draft="", target_flags=["--heads", str(heads), "--kv-memory-mib", "8"])
     with LocalServices(pair) as local, Client(local.orchestrator_address) as connected:
         yield connected
