@@ -93,7 +93,7 @@ docs: $(VENV)/docs/ready ## build the documentation as a site, strictly: build/s
 bench: $(VENV)/bench ## every benchmark, an hour: BENCH=--quick takes minutes, BENCH=load only that one
 	$(BIN)/python -m benchmarks $(BENCH)
 
-prove: $(VENV)/dev ## compare served text with plain decoding, bit by bit, while services fail: PROMPTS=40 takes two minutes, 10000 an hour; BACKEND=ranks shares the target between two processes
+prove: $(VENV)/dev ## compare served text with plain decoding, bit by bit, while services fail: PROMPTS=40 takes two minutes, 10000 an hour; BACKEND=ranks shares the target between two processes, BACKEND=two-vocabularies has a draft with another tokenizer
 	$(BIN)/python -m proving --backend $(BACKEND) --prompts $(PROMPTS)
 
 chaos: $(VENV)/dev ## serve sixteen sessions while one fault after another is injected: FAULTS=20 takes four minutes

@@ -82,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
         default=COMPILED,
         help="what computes target and draft (default compiled); llamacpp by GGUF files of them, the draft in four bits; "
         "gguf by compiled code and such files, in eight bits and in bfloat16; cuda on a GPU; ranks by two processes that share "
-        "the target",
+        "the target; two-vocabularies with a draft that has a vocabulary of its own",
     )
     parser.add_argument("--directory", type=Path, default=Path("build/prove"), help="where results are kept")
     parser.add_argument("--commit", help="what to file the results under instead of the tree's commit and changes")

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 import grpc
 
 from proving.hint_faults import HintsContradicted, HintsLate, HintsMadeUp, HintsSpoiled
-from proving.pairs import COMPILED, CUDA, GGUF, RANKS, TORCH
+from proving.pairs import COMPILED, CUDA, GGUF, RANKS, TORCH, TWO_VOCABULARIES
 from proving.proxy import Fault, RunItem
 from proving.run_faults import Delayed, GrantLost, HandlesForgotten, Paused, RunFault, Strike, Twice
 from proving.system import Setup, System
@@ -716,6 +716,6 @@ def disturbances_on(backend: str) -> Sequence[Disturbance]:
         return [*ALL, *OF_RANKS]
     if backend in (TORCH, CUDA):
         return ALL
-    if backend in (COMPILED, GGUF):
+    if backend in (COMPILED, GGUF, TWO_VOCABULARIES):
         return [each for each in ALL if not (isinstance(each, PageSize) and each.page_size % 16)]
     return [each for each in ALL if not isinstance(each, PageSize | WarmCache)]

@@ -19,9 +19,15 @@ from benchmarks.llamacpp_models import convert
 from slipstream.hosting.tokenizer_files import embedded_directory
 
 COMPILED, TORCH, LLAMACPP, GGUF, CUDA, RANKS = "compiled", "torch", "llamacpp", "gguf", "cuda", "ranks"
-BACKENDS = (COMPILED, TORCH, LLAMACPP, GGUF, CUDA, RANKS)
+TWO_VOCABULARIES = "two-vocabularies"
+BACKENDS = (COMPILED, TORCH, LLAMACPP, GGUF, CUDA, RANKS, TWO_VOCABULARIES)
 """Backends of the target and the draft. ``gguf`` is compiled code with GGUF files, ``cuda`` is
-torch on a GPU, and ``ranks`` is torch on two ranks, with a compiled draft."""
+torch on a GPU, and ``ranks`` is torch on two ranks, with a compiled draft. ``two-vocabularies`` is
+compiled code with a draft that has another vocabulary than the target."""
+
+OTHER_VOCABULARY = Path(__file__).parent / "other_vocabulary"
+"""Directory of a draft that was trained with 2,048 tokens of its own: see
+training/other_vocabulary.py."""
 
 RANK_COUNT = 2
 
@@ -40,7 +46,7 @@ _GGUF_DRAFT_TYPES = {LLAMACPP: "Q4_0", GGUF: "Q8_0"}
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The models of one tokenizer, by directory or GGUF file, the target's dtype, and the
+    """A target and a draft, by directory or GGUF file, the target's dtype, and the
     backends."""
 
     target: Path
@@ -99,6 +105,8 @@ def save(model: PreTrainedModel, directory: Path) -> Path:
 def pair_named(name: str, directory: Path, dtype: str, backend: str) -> Pair:
     """Return a pair by its name. ``directory`` is the run's."""
     target, draft = _directories(name, directory)
+    if backend == TWO_VOCABULARIES:
+        return Pair(target, OTHER_VOCABULARY, target, dtype, COMPILED)
     if backend not in _GGUF_TYPES:
         return Pair(target, draft, target, dtype, backend)
     files = directory / "gguf" / name.replace(" ", "-")

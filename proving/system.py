@@ -140,6 +140,7 @@ class System:
         it."""
         model = other or self.setup.draft or self.setup.pair.draft
         flags = ["--model", str(model), "--dtype", "float32", "--threads", "1", "--drain-seconds", "0"]
+        flags += ["--target-tokenizer", str(self.setup.pair.target)]
         flags += [*self._engine_flags(model), *self._peer_flags()]
         self._start("draft", "draft_service", self._draft_address, flags)
 

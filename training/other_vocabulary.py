@@ -35,6 +35,7 @@ from training.embedded_pair import (
 VOCABULARY_SIZE = 2048
 RECIPE = Recipe(passes=16, peak_learning_rate=2e-3, batch_tokens=2048)
 DIRECTORY = Path("proving/other_vocabulary")
+"""Directory in which the proof, benchmarks and tests look for the draft."""
 
 _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 """Llama 3's pattern. The embedded pair's, GPT-2's, lets a word begin with a space alone."""

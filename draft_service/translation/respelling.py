@@ -52,6 +52,10 @@ class Respelling:
         self.text += self._decoder.decode(piece)
         return len(self.text)
 
+    def fill(self, text: str) -> None:
+        """Add text that no token of the target stands for."""
+        self.text += text
+
     def settle(self) -> list[int]:
         """Spell what was read, and return the tokens that are stable now and were not before."""
         lead = self._cuts[-2].place if len(self._cuts) > 1 else 0

@@ -28,7 +28,7 @@ from slipstream.engine.hinting.hints import MOST_TOKENS, Hint
 _SNAPSHOTS = 32
 """States of a text that a hint may refer to. A job is behind its caller by a commit or two."""
 
-_EMPTY = b"\n"
+_EMPTY = "\n"
 """Text that the draft reads where the target's tokens have none."""
 
 _SPARE = 1.25
@@ -93,10 +93,10 @@ class Translation:
             self.respelling.go_back(self._ends[-1] if base_length else 0, incomplete_end(pieces))
         self.snapshots.clear()
         if not self.tokens and tail and self._opening.encode() != self.vocabularies.piece(tail[0]):
-            self.respelling.read(self._opening.encode())
+            self.respelling.fill(self._opening)
         self._read(tail)
         if not self.respelling.text:
-            self.respelling.read(_EMPTY)
+            self.respelling.fill(_EMPTY)
         self.settle()
 
     def add(self, tokens: Sequence[int]) -> list[int]:

@@ -254,6 +254,15 @@ def test_half_a_character_waits_for_its_other_bytes() -> None:
     assert told(translation) == whole(draft, "x 👩")
 
 
+def test_a_text_that_begins_with_half_a_character_is_whole() -> None:
+    tokens = TARGET().encode("👩 x").tokens
+    translation = Translation(pair(byte_level(300)))
+    translation.state(0, tokens[:1])
+    assert told(translation)  # the draft has something to read
+    translation.add(tokens[1:])
+    assert translation.respelling.text.strip() == "👩 x"
+
+
 def test_bytes_that_are_no_text_do_not_end_a_session() -> None:
     draft = byte_level(300)
     broken = [TARGET()._tokenizer.token_to_id("Ã")] * 3  # the first byte of a pair, again and again
