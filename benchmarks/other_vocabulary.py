@@ -2,7 +2,7 @@
 the translation costs.
 
 Acceptance is of hints of a fixed length, on questions in phrasings that no training saw. Both
-drafts answer the same questions under the same seeds, one after the other in each repetition.
+drafts answer the same questions under the same seeds.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import tracemalloc
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 from rich.progress import track
@@ -35,7 +36,8 @@ from training.dialogues import held_out_question
 from training.evaluate import acceptance
 from training.other_vocabulary import DIRECTORY
 
-TEMPERATURES = (0.0, 0.8, 1.0)
+CASES = tuple(product((0.0, 0.8, 1.0), (False, True)))
+"""Temperatures, and whether answers go on past their end, where both models know little."""
 
 
 def answers(client: Client, entries: Sequence[corpus.Entry], settings: Settings) -> list[Result]:
@@ -50,29 +52,31 @@ def answers(client: Client, entries: Sequence[corpus.Entry], settings: Settings)
 
 
 def accepted(drafts: dict[str, str], options: argparse.Namespace) -> list[tuple[str, ...]]:
-    """Return rows of acceptance by temperature: each draft, and the second over the first."""
+    """Return rows of acceptance by case: each draft, and the second over the first."""
     entries = corpus.read(embedded_directory("target").parent / "symbols.jsonl")
-    found: dict[tuple[float, str], list[float]] = {}
-    texts: dict[tuple[int, float], list[str]] = {}
-    for repetition in track(range(options.repetitions), "repetitions"):
-        sample = random.Random(repetition).sample(entries, options.prompts)
-        for name, draft in drafts.items():
-            with LocalServices(PairSettings(draft=draft)) as local, Client(local.orchestrator_address) as client:
-                for temperature in TEMPERATURES:
-                    settings = Settings(
-                        temperature=temperature, draft_length=options.draft_length, max_token_count=options.tokens
-                    )
-                    results = answers(client, sample, settings)
-                    said = [result.text for result in results]
-                    assert texts.setdefault((repetition, temperature), said) == said, "a draft has changed a text"
-                    found.setdefault((temperature, name), []).append(acceptance(results))
+    samples = [random.Random(repetition).sample(entries, options.prompts) for repetition in range(options.repetitions)]
+    found: dict[tuple[float, bool, str], list[float]] = {}
+    texts: dict[tuple[int, float, bool], list[str]] = {}
+    for name, draft in drafts.items():
+        with LocalServices(PairSettings(draft=draft)) as local, Client(local.orchestrator_address) as client:
+            for (temperature, goes_on), repetition in track([*product(CASES, range(options.repetitions))], name):
+                settings = Settings(
+                    temperature=temperature,
+                    draft_length=options.draft_length,
+                    max_token_count=options.tokens,
+                    ignore_end_tokens=goes_on,
+                )
+                results = answers(client, samples[repetition], settings)
+                said = [result.text for result in results]
+                assert texts.setdefault((repetition, temperature, goes_on), said) == said, "a draft has changed a text"
+                found.setdefault((temperature, goes_on, name), []).append(acceptance(results))
     rows = []
-    for temperature in TEMPERATURES:
-        each = [found[temperature, name] for name in drafts]
+    for temperature, goes_on in CASES:
+        each = [found[temperature, goes_on, name] for name in drafts]
         ratios = [other / same for same, other in zip(*each, strict=True)]
-        spread = f"{min(ratios):.3f} to {max(ratios):.3f}"
         figures = [f"{statistics.median(values):.3f}" for values in [*each, ratios]]
-        rows.append((f"{temperature:g}", *figures, spread))
+        answered = "past their end" if goes_on else "to their end"
+        rows.append((answered, f"{temperature:g}", *figures, f"{min(ratios):.3f} to {max(ratios):.3f}"))
     return rows
 
 
@@ -137,7 +141,7 @@ def main() -> None:
     if options.repetitions:
         drafts = {"one vocabulary": "embedded", "two vocabularies": str(options.draft)}
         title = f"acceptance of hints of {options.draft_length} tokens, {options.prompts} questions a repetition"
-        columns = ("temperature", *drafts, "ratio", "ratio's range")
+        columns = ("answers", "temperature", *drafts, "ratio", "ratio's range")
         report.show(table_of(f"{title}, medians of {options.repetitions}", columns, accepted(drafts, options)))
     named = {"embedded": [embedded_directory("target"), options.draft]}
     for pair in options.pairs if options.tokenizers else []:
@@ -147,8 +151,8 @@ def main() -> None:
     for name, directories in named.items():
         spellings = [Spelling(load_tokenizer_files(str(each), weights=False)) for each in directories]
         rows.append((name, *(f"{figure:,.0f}" for figure in costs(spellings[0], spellings[1], text))))
-    costly = ("target:draft", "us a start of 8,000 characters", "us a commit of 5 tokens", "us a hint of 16", "KiB")
-    report.show(table_of("cost of the translation on the event loop", costly, rows))
+    costly = ("target:draft", "start of 8,000 characters", "commit of 5 tokens", "hint of 16 tokens", "KiB of a handle")
+    report.show(table_of("microseconds of the event loop's processor time, and memory", costly, rows))
 
 
 if __name__ == "__main__":
