@@ -18,7 +18,6 @@ class Scale:
     """Turns an hour of the task whose requests have changed."""
     least_tokens: int
     epochs: int
-    learning_rate: float
     swap_turns: int
     asks_the_same: bool
     """True to ask the same again after the swap, and False to ask about names that were never
@@ -26,26 +25,24 @@ class Scale:
 
 
 FULL = Scale(
-    hours_of_last_week=3,
-    hours_of_yesterday=6,
-    hours_of_new_requests=3,
-    usual_turns=60,
-    new_turns=400,
-    least_tokens=1000,
-    epochs=12,
-    learning_rate=5e-4,
-    swap_turns=60,
+    hours_of_last_week=2,
+    hours_of_yesterday=4,
+    hours_of_new_requests=2,
+    usual_turns=20,
+    new_turns=160,
+    least_tokens=300,
+    epochs=5,
+    swap_turns=40,
     asks_the_same=False,
 )
 SMALL = Scale(
     hours_of_last_week=2,
     hours_of_yesterday=2,
     hours_of_new_requests=1,
-    usual_turns=24,
+    usual_turns=12,
     new_turns=64,
-    least_tokens=200,
-    epochs=20,
-    learning_rate=1e-3,
+    least_tokens=100,
+    epochs=5,
     swap_turns=8,
     asks_the_same=True,
 )

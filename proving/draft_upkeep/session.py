@@ -129,10 +129,9 @@ class Session:
                 raise TimeoutError(f"the verifier has written no shard to {self._collected}")
             time.sleep(1)
         time.sleep(40)  # the last sequences become a shard too
-        scale = self._scale
         flags = ["--target", "embedded", "--draft", "embedded", "--data", str(self._collected)]
-        flags += ["--out", str(self._new_draft), "--epochs", str(scale.epochs), "--temperature", "0"]
-        status = self._command("distill", *flags, "--learning-rate", str(scale.learning_rate))
+        flags += ["--out", str(self._new_draft), "--temperature", "0", "--epochs", str(self._scale.epochs)]
+        status = self._command("distill", *flags, "--learning-rate", "1e-3", "--batch-tokens", "1024")
         if status:
             raise RuntimeError(f"slipstream distill ended with status {status}")
 

@@ -103,16 +103,12 @@ class _Split(NamedTuple):
     before: Counts
     after: Counts
     before_hours: Sequence[Hour]
+    separation: float
+    """Sum of squares between all hours before and all hours after: comparable between splits."""
 
     @property
     def difference(self) -> float:
         return self.after.acceptance - self.before.acceptance
-
-    @property
-    def separation(self) -> float:
-        """Sum of squares between the two sides."""
-        before, after = self.before.drafted, self.after.drafted
-        return float(before * after / (before + after) * self.difference**2)
 
 
 def _recent_start(hours: Sequence[Hour], demand: Demand) -> int:
@@ -129,14 +125,19 @@ def _splits(hours: Sequence[Hour], most: int, demand: Demand) -> Iterator[_Split
     """Yield each way to divide the hours so that the second side begins at index ``most`` or
     before, and both sides have enough. The first side is a week at most."""
     after = total(each.counts for each in hours)
-    first, before = 0, NOTHING
+    first, before, earlier = 0, NOTHING, NOTHING
     for index in range(1, most + 1):
         before, after = before + hours[index - 1].counts, after - hours[index - 1].counts
         while hours[first].hour < hours[index].hour - WEEK_HOURS:
-            before -= hours[first].counts
+            before, earlier = before - hours[first].counts, earlier + hours[first].counts
             first += 1
         if demand.is_enough(before):
-            yield _Split(hours[index].hour, before, after, hours[first:index])
+            yield _Split(hours[index].hour, before, after, hours[first:index], _separation(before + earlier, after))
+
+
+def _separation(before: Counts, after: Counts) -> float:
+    weight = before.drafted * after.drafted / (before.drafted + after.drafted)
+    return weight * (after.acceptance - before.acceptance) ** 2
 
 
 def _error(before_hours: Sequence[Hour], before: Counts, after: Counts) -> float:

@@ -117,6 +117,14 @@ def test_a_week_is_168_hours_though_most_of_them_are_empty() -> None:
     assert compare(hours, DEMAND).state is State.STEADY, "hour 0 is not in the week before hour 200 or 210"
 
 
+def test_hours_that_leave_the_week_do_not_move_the_change() -> None:
+    old = [Hour(hour, hour_of(0.99, 200)) for hour in (0, 1)]
+    yesterday = [Hour(hour, hour_of(0.99, 200)) for hour in range(146, 150)]
+    fallen = [Hour(hour, hour_of(0.43, 4000)) for hour in (170, 171)]
+    found = compare([*old, *yesterday, *fallen], Demand(least_tokens=300))
+    assert (found.state, found.since, found.before.drafted) == (State.WORSE, 170, 800)
+
+
 def test_a_small_fall_does_not_matter_and_a_doubtful_one_is_not_told() -> None:
     small = series((160, lambda: hour_of(0.80, 40_000, 1000)), (8, lambda: hour_of(0.775, 40_000, 1000)))
     assert compare(small, DEMAND).state is State.STEADY
