@@ -58,7 +58,7 @@ def cut_short(directory: Path) -> None:
 FAULTS: dict[Callable[[Path], None], str] = {
     without_a_tensor: f"{{}} lacks 1 of LlamaForCausalLM's tensors: {WEIGHT}; ",
     with_a_nan: f"{{}} has weights that are NaN or infinite, in {WEIGHT}; ",
-    quantised: "{} is quantised (gptq), which is not served: ",
+    quantised: "{} is quantised (gptq), which no target is served with: ",
     cut_short: "model.safetensors of {} is truncated or not a safetensors file (",
 }
 
