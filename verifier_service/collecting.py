@@ -8,6 +8,7 @@ from slipstream.distilling.collector import Collector
 from slipstream.distilling.records import TargetFacts
 from slipstream.distilling.shard_writer import ClaimedFolder, ShardWriter
 from slipstream.distilling.totals import CollectTotals
+from slipstream.hosting.collecting import Collecting, NotCollecting
 from slipstream.wire.v1 import model_pb2
 from verifier_service.settings import VerifierSettings
 
@@ -46,6 +47,6 @@ class CollectingFolder:
             self._collector.close()
 
 
-def collecting(settings: VerifierSettings) -> CollectingFolder | None:
-    """Return the place that the settings name; None if nothing is to be collected. RecordsError."""
-    return CollectingFolder(settings) if settings.collect else None
+def collecting(settings: VerifierSettings) -> Collecting:
+    """Return the place that the settings name. RecordsError if it cannot be used."""
+    return CollectingFolder(settings) if settings.collect else NotCollecting()

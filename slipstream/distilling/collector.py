@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 _MOST_WAITING_BYTES = 64 * 2**20
 """Bytes of copies that may wait for the thread."""
 _TICK_SECONDS = 1.0
+_LONGEST_CLOSE_SECONDS = 10.0
 _FLUSH_SECONDS = 30.0
 """Seconds after which complete records become a shard, even a small one."""
 
@@ -84,9 +85,12 @@ class Collector:
         )
 
     def close(self) -> None:
-        """Write what is left, and end the thread."""
+        """Write what is left, and end the thread. A disk that does not answer costs ten seconds and
+        what is left."""
         self._seen.put(None)
-        self._thread.join()
+        self._thread.join(_LONGEST_CLOSE_SECONDS)
+        if self._thread.is_alive():
+            log.warning("the disk of %s does not answer: what was not written is lost", self._writer.folder)
 
     def _run(self) -> None:
         try:

@@ -14,8 +14,22 @@ class Collecting(Protocol):
 
     totals: CollectTotals
 
-    def begin(self, info: model_pb2.ModelInfo) -> RowObserver:
-        """Return the observer of the rows of a model that has been loaded."""
+    def begin(self, info: model_pb2.ModelInfo) -> RowObserver | None:
+        """Return the observer of the rows of a model that has been loaded; None if its rows are not
+        to be observed."""
 
     def close(self) -> None:
         """Write what is left. No row comes any more. This blocks."""
+
+
+class NotCollecting:
+    """The place of a service that collects nothing."""
+
+    def __init__(self, _: object = None) -> None:
+        self.totals = CollectTotals()
+
+    def begin(self, _: model_pb2.ModelInfo) -> None:
+        """Observe no rows."""
+
+    def close(self) -> None:
+        """Do nothing."""

@@ -25,7 +25,7 @@ from slipstream.event_loop import run_in_loop
 from slipstream.garbage import freeze_live_objects, resume_collection
 from slipstream.given_settings import read_settings
 from slipstream.hosting.backends import backend_of
-from slipstream.hosting.collecting import Collecting
+from slipstream.hosting.collecting import Collecting, NotCollecting
 from slipstream.hosting.item_service import ItemService
 from slipstream.hosting.kv_room import kv_memory_mib
 from slipstream.hosting.loading_gate import RefusesWhileLoading
@@ -87,8 +87,8 @@ class ServiceKind:
     stock_host: Callable[[Any, str, TokenizerFiles, ServiceTelemetry], JobHost[Job]] | None = None
     """Makes the host of a stock engine from the service's settings and the model's name. None: the
     service has no stock engines."""
-    collecting: Callable[[Any], Collecting | None] = lambda _: None
-    """Makes the place for what is collected of the model's choices, if the settings ask for it."""
+    collecting: Callable[[Any], Collecting] = NotCollecting
+    """Makes the place for what is collected of the model's choices, from the service's settings."""
     heads: Callable[[Any, str, Backend], HiddenHeads | None] = lambda settings, name, backend: None
     """Loads the heads of a target from the service's settings, the model's name and its backend."""
     spoken: Callable[[Any, TokenizerFiles], Spoken | None] | None = None
@@ -171,9 +171,7 @@ async def _host(
         engine.warm(_WARM_SECONDS)
         return engine
 
-    telemetry = ServiceTelemetry()
-    if collecting is not None:
-        telemetry.collected = collecting.totals
+    telemetry = ServiceTelemetry(collecting.totals)
     host: JobHost[Job]
     try:
         if loads:
@@ -192,7 +190,7 @@ async def _host(
     _add_services(
         kind, server, host, model_service, {} if spoken is None else {"tokenizers": (spoken.files, tokenizer)}
     )
-    if collecting is not None and isinstance(served, Engine):
+    if isinstance(served, Engine):
         served.observer = collecting.begin(model_service.info)
     gate.loaded = True
     on_serving((host, model_service))
@@ -202,8 +200,9 @@ async def _host(
     log.info("serving %s on port %d", shown_name, port)
     await server.run_until_signalled()
     await trials.close()
-    await host.stop()
-    if collecting is not None:
+    try:
+        await host.stop()
+    finally:
         await asyncio.to_thread(collecting.close)
 
 

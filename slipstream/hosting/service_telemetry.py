@@ -38,7 +38,8 @@ class Asked(NamedTuple):
 class ServiceTelemetry:
     """Totals and spans of one process. Any thread may read the totals."""
 
-    def __init__(self) -> None:
+    def __init__(self, collected: CollectTotals | None = None) -> None:
+        self.collected = collected or CollectTotals()
         self.items: Counter[str] = Counter()
         self.queue = Distribution(instruments.ITEM_QUEUE_TIME.bounds)
         self.step_tokens = Distribution(instruments.STEP_TOKENS.bounds)
@@ -48,7 +49,6 @@ class ServiceTelemetry:
         """Seconds for which runs waited for hints."""
         self.prefix_queries = 0
         self.prefix_hits = 0
-        self.collected = CollectTotals()
         self._epoch_ns = time.time_ns() - time.monotonic_ns()
 
     def record_step(self, note: StepNote) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -284,6 +285,23 @@ async def test_an_error_ends_collecting_with_one_warning_and_serving_goes_on(
     assert 5 <= collection.totals.dropped_row_count <= 20
     assert [path.name for path in (tmp_path / "new").iterdir()] == [".lock"]
     ClaimedFolder(tmp_path / "new").close()  # it is free again
+
+
+async def test_a_disk_that_does_not_answer_holds_up_nothing_but_the_close(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers = threading.Event()
+    monkeypatch.setattr(collecting, "_LONGEST_CLOSE_SECONDS", 0.1)
+    collection = Collection(tmp_path / "new")
+    monkeypatch.setattr(os, "fsync", lambda _: answers.wait())
+    async with bench(profiled=False) as it:
+        it.host.engine.observer = collection.collector
+        await it.start("a", prompt_of(1, 40), 60).end()
+    collection.collector.close()
+    assert "does not answer" in caplog.text
+    answers.set()
+    collection.collector._thread.join()
+    assert collection.totals.row_count == 20
 
 
 def test_a_share_of_handles_is_drawn_the_same_way_each_time() -> None:
