@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Annotated
@@ -27,6 +29,9 @@ from slipstream.cli.swapping.trial import Finding, Goal, Trial
 from slipstream.extras import require
 from slipstream.rpc.status import PeerError
 from slipstream.transport.addresses import stays_here
+
+_LINE_SECONDS = 10.0
+"""Seconds between two lines of progress where there is no terminal."""
 
 
 @with_server
@@ -141,14 +146,15 @@ def _shown(trial: Trial) -> Iterator[None]:
 
 
 class _Lines:
-    """Lines of progress for a log, each once."""
+    """Lines of progress for a log: each kind at once, and then every few seconds."""
 
     def __init__(self) -> None:
-        self._last = ""
+        self._kind, self._said = "", 0.0
 
     def say(self, text: str) -> None:
-        if text != self._last:
-            self._last = text
+        kind, now = re.sub(r"\d+", "", text), time.monotonic()
+        if kind != self._kind or now - self._said >= _LINE_SECONDS:
+            self._kind, self._said = kind, now
             progress.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
