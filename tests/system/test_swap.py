@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from slipstream.bearer_tokens import make_token
 from slipstream.cli.local import LocalServices, PairSettings, free_address
 from slipstream.cli.reaching import Server
 from slipstream.cli.service_process import Service
@@ -29,6 +30,7 @@ from slipstream.v1 import operator_pb2
 from tests import tiny_models
 from tests.commands import SLIPSTREAM, run
 from tests.system.conftest import PAPER_PAIR, paper_tokens
+from tests.system.test_access import kept
 
 GOOD, BAD = ("arithmetic:ends=0&agreement=0.9", "arithmetic:ends=0&agreement=0.3")
 PAIR = dataclasses.replace(
@@ -281,3 +283,23 @@ def test_without_an_operators_right_nothing_changes() -> None:
     with served(dataclasses.replace(PAIR, orchestrator_flags=[])) as local:
         done = run("swap", "--address", local.orchestrator_address, "--running", "127.0.0.1:1")
         assert done.returncode == 1 and "--anyone-operates" in done.stderr
+
+
+def test_with_an_access_file_operators_may_in_all_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = {name: make_token() for name in ("oncall", "alice")}
+    lines = [f'[[principals]]\nname = "{name}"\ntokens = [{kept(token)}]' for name, (_, token) in tokens.items()]
+    access = tmp_path / "access.toml"
+    access.write_text(f"{lines[0]}\noperator = true\n{lines[1]}\n")
+    access.chmod(0o600)
+    flags = ["--access", str(access), "--process-count", "2"]
+    with served(dataclasses.replace(PAIR, orchestrator_flags=flags)) as local:
+        monkeypatch.setenv("SLIPSTREAM_TOKEN", tokens["alice"][0])
+        with pytest.raises(PeerError) as refused:
+            operators(local).list()
+        assert refused.value.reason == "OPERATORS_ONLY"
+        monkeypatch.setenv("SLIPSTREAM_TOKEN", tokens["oncall"][0])
+        until(lambda: len(operators(local).list()) == 2, "a process is missing")
+        processes = operators(local).add("127.0.0.1:1", trial_terms(0.1, 600.0))
+        assert [[draft.address for draft in each.drafts] for each in processes] == [
+            [local.draft_address, "127.0.0.1:1"]
+        ] * 2, processes
