@@ -69,13 +69,23 @@ class Oracle:
         return [row for each in self.heard for row in range(each.start, each.start + each.row_count)]
 
     def _check(self, each: Settled) -> None:
-        """The rows' tokens are those that the last forward has written to the pages."""
+        """The rows are those of their segment, and their tokens are those that the last forward has
+        written to the pages."""
         assert self.backend is not None and each.row_count > 0
         slots = self.backend._slots[list(each.pages)].reshape(-1)
         end = each.start + each.row_count
         assert slots[each.start : end].tolist() == [*each.tokens[each.start : end]]
         assert len(each.tokens) > end
         assert not each.most or (len(each.tokens) == end + 1 and each.logit_row >= 0)
+        row = logit_row = 0
+        for segment in self.backend.last:
+            if (segment.start, segment.pages[0]) == (each.start, each.pages[0]):
+                behind = each.row_count - 1 - (len(segment.tokens) - segment.wanted)
+                assert (each.first_row, each.logit_row) == (row, logit_row + behind if behind >= 0 else -1)
+                return
+            row += len(segment.tokens)
+            logit_row += segment.wanted
+        raise AssertionError("no segment of the last step has these rows")
 
     def _guess(self, each: Settled) -> Guess:
         right = said([*each.tokens], len(each.tokens) + min(self.most, each.most))

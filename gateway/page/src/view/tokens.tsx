@@ -55,6 +55,7 @@ function shownTokens(area: HTMLElement): number[] {
 const ORIGINS: Record<string, string> = {
   DRAFT: "hinted by the draft, accepted",
   NGRAM: "hinted by earlier text, accepted",
+  HEADS: "hinted by heads of the target, accepted",
   PREDICTION: "hinted by a prediction, accepted",
   OTHER: "hinted, accepted",
   RECOVERED: "recovered: the hint was wrong",
