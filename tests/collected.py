@@ -44,5 +44,6 @@ def write(folder: Path, tokenizer_of: Path, records: Sequence[SequenceRecord], *
     writer = ShardWriter(ClaimedFolder(folder), facts, max_bytes=2**30, with_text=with_text)
     for record in records:
         writer.add(record)
+    writer.flush()
     writer.close()
     return folder
