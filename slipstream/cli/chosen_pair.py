@@ -11,7 +11,8 @@ from slipstream.cli.flags import Given
 from slipstream.cli.model_arguments import EMBEDDED
 
 _NGRAM = "ngram"
-_METHODS = (_NGRAM, "draft_model")
+_HEADS = ("medusa", "eagle3")
+_METHODS = (_NGRAM, "draft_model", *_HEADS)
 _CONFIG = "--speculative-config"
 
 
@@ -25,6 +26,8 @@ class ChosenPair:
     draft_length: str | None
     target_flag: str
     draft_flag: str
+    heads: str | None = None
+    """Folder of the target's heads; None: none."""
 
 
 def chosen_pair(positional: str | None, given: Given) -> ChosenPair:
@@ -32,11 +35,12 @@ def chosen_pair(positional: str | None, given: Given) -> ChosenPair:
     is wrong."""
     config = _speculative_config(given["speculative_config"])
     target_flag, target = _one({"MODEL": positional, "--model": given["model"], "--target": given["target"]}, EMBEDDED)
-    drafts = {
-        "--draft": given["draft"],
-        "--speculative-model": given["speculative_model"],
-        f"{_CONFIG} model": config.get("model"),
-    }
+    drafts = {"--draft": given["draft"], "--speculative-model": given["speculative_model"]}
+    heads = {"--heads": given["heads"]}
+    is_of_heads = config.get("method") in _HEADS
+    (heads if is_of_heads else drafts)[f"{_CONFIG} model"] = config.get("model")
+    if is_of_heads:
+        config.pop("num_speculative_tokens", None)  # a fixed length is one of the draft's
     if config.get("method") == _NGRAM:
         drafts[f"{_CONFIG} method"] = ""
     elif "method" in config and "model" not in config:
@@ -47,7 +51,7 @@ def chosen_pair(positional: str | None, given: Given) -> ChosenPair:
         f"{_CONFIG} num_speculative_tokens": config.get("num_speculative_tokens"),
     }
     _, length = _one(lengths, "")
-    return ChosenPair(target, draft, length or None, target_flag, draft_flag)
+    return ChosenPair(target, draft, length or None, target_flag, draft_flag, _one(heads, "")[1] or None)
 
 
 def rank_count(given: Given) -> str | None:
@@ -91,5 +95,7 @@ def _config_value(key: str, value: Any) -> str:
         case "num_speculative_tokens", _:
             raise ValueError(f"{_CONFIG} num_speculative_tokens must be a whole number from 0")
         case "method", _:
-            raise ValueError(f"{_CONFIG} method must be draft_model, or ngram for no draft, but is {value!r}")
+            raise ValueError(
+                f"{_CONFIG} method must be draft_model, medusa, eagle3, or ngram for no draft, but is {value!r}"
+            )
     raise ValueError(f"{_CONFIG} knows model, num_speculative_tokens and method, but not {key}")

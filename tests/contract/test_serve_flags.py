@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 from typing import Any, get_args
@@ -158,6 +159,17 @@ def test_a_pair_has_many_names(positional: str | None, values: dict[str, str], c
     assert (pair.target, pair.draft, pair.draft_length) == chosen
 
 
+@pytest.mark.parametrize("method", ["medusa", "eagle3"])
+def test_heads_have_two_names(method: str) -> None:
+    config = json.dumps({"method": method, "model": "heads", "num_speculative_tokens": 3})
+    pair = chosen_pair("big", given(speculative_config=config))
+    assert (pair.draft, pair.heads, pair.draft_length) == ("", "heads", None)
+    assert chosen_pair("big", given(heads="heads")).heads == "heads"
+    assert chosen_pair("big", given()).heads is None
+    with pytest.raises(ValueError, match="--heads and --speculative-config model differ"):
+        chosen_pair("big", given(heads="others", speculative_config=config))
+
+
 @pytest.mark.parametrize(
     ("values", "fault"),
     [
@@ -178,8 +190,8 @@ def test_a_pair_has_many_names(positional: str | None, values: dict[str, str], c
             "--speculative-config num_speculative_tokens must be a whole number from 0",
         ),
         (
-            {"speculative_config": '{"method": "eagle3"}'},
-            "--speculative-config method must be draft_model, or ngram for no draft, but is 'eagle3'",
+            {"speculative_config": '{"method": "mlp_speculator"}'},
+            "--speculative-config method must be draft_model, medusa, eagle3, or ngram for no draft, but is 'mlp_speculator'",
         ),
         ({"speculative_config": '{"method": "draft_model"}'}, "--speculative-config needs a model beside method"),
         ({"speculative_config": '{"draft_tensor_parallel_size": 1}'}, "but not draft_tensor_parallel_size"),

@@ -62,7 +62,7 @@ def serve(
         fail(str(error))
     if given["dtype"] not in _DTYPES:
         fail(f"--dtype {given['dtype']}: give one of {', '.join(_DTYPES)}")
-    given = {**given, "num_speculative_tokens": pair.draft_length, "tensor_parallel_size": ranks}
+    given = {**given, "num_speculative_tokens": pair.draft_length, "heads": pair.heads, "tensor_parallel_size": ranks}
     if fault := engine_fault(given):
         fail(fault)
     _serve(pair, given)
