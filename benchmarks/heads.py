@@ -47,7 +47,7 @@ class System:
     client: Client
     settings: Settings
     processes: list[psutil.Process]
-    """Those whose processor time counts."""
+    """The processes whose time counts."""
     rates: list[float] = field(default_factory=list)
     """Tokens for each second of processor time, of each repetition."""
     results: list[Result] = field(default_factory=list)
