@@ -35,7 +35,8 @@ def page() -> str:
             _settings([OrchestratorSettings]),
             "\n## The verifier and the draft\n\n`python -P -m verifier_service` and `python -P -m draft_service`; ",
             "variables begin with\n`SLIPSTREAM_VERIFIER_` and `SLIPSTREAM_DRAFT_`. ",
-            "Only the verifier has the `--engine-` flags.\n\n",
+            "Only the verifier has `--heads`\nand the `--collect` and `--engine-` flags, ",
+            "only the draft `--quantize` and `--target-tokenizer`.\n\n",
             _settings([VerifierSettings, DraftSettings]),
             "\n## The gateway\n\n`python -P -m gateway`; variables begin with `SLIPSTREAM_GATEWAY_`.\n\n",
             _settings([GatewaySettings]),
@@ -48,8 +49,8 @@ def _settings(kinds: Sequence[type[BaseSettings]]) -> str:
 
 
 def _rows(kinds: Sequence[type[BaseSettings]]) -> Iterator[list[str]]:
-    first = kinds[0]
-    for name, field in sorted(first.model_fields.items()):
+    fields = {name: field for kind in reversed(kinds) for name, field in kind.model_fields.items()}
+    for name, field in sorted(fields.items()):
         defaults = list(dict.fromkeys(_default(kind.model_fields[name]) for kind in kinds if name in kind.model_fields))
         yield [f"`--{name.replace('_', '-')}`", _kind(field), " or ".join(defaults), cell(field.description or "")]
 
