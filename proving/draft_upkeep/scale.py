@@ -16,24 +16,23 @@ class Scale:
     """Turns an hour of each task before the requests change."""
     new_turns: int
     """Turns an hour of the task whose requests have changed."""
+    new_names: int
+    """Names that it asks about, again and again."""
     least_tokens: int
     epochs: int
     swap_turns: int
-    asks_the_same: bool
-    """True to ask the same again after the swap, and False to ask about names that were never
-    collected."""
 
 
 FULL = Scale(
     hours_of_last_week=2,
-    hours_of_yesterday=4,
-    hours_of_new_requests=2,
+    hours_of_yesterday=6,
+    hours_of_new_requests=3,
     usual_turns=20,
-    new_turns=160,
+    new_turns=200,
+    new_names=60,
     least_tokens=300,
-    epochs=5,
-    swap_turns=40,
-    asks_the_same=False,
+    epochs=6,
+    swap_turns=60,
 )
 SMALL = Scale(
     hours_of_last_week=2,
@@ -41,8 +40,8 @@ SMALL = Scale(
     hours_of_new_requests=1,
     usual_turns=12,
     new_turns=64,
+    new_names=16,
     least_tokens=100,
-    epochs=5,
-    swap_turns=8,
-    asks_the_same=True,
+    epochs=10,
+    swap_turns=24,
 )

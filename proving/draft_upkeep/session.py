@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 
 from proving.chaos.clock import ClockOfDay
@@ -56,8 +57,7 @@ class Session:
         self._clock = ClockOfDay(folder)
         symbols = [entry.symbol for entry in corpus.read(embedded_directory("target").parent / "symbols.jsonl")]
         random.Random("upkeep").shuffle(symbols)
-        third = len(symbols) // 3
-        self._known, self._collected_names, self._held_out = symbols[:third], symbols[third:-third], symbols[-third:]
+        self._new, self._known = symbols[: scale.new_names], symbols[scale.new_names :]
 
     def run(self) -> Outcome:
         """Run all steps."""
@@ -105,7 +105,7 @@ class Session:
         for index, hour in enumerate(range(-new, 0)):
             with hours.hour(hour):
                 traffic.send(CHAT, question, self._some(self._known, index, self._scale.usual_turns))
-                traffic.send(LOOKUP, record, self._some(self._collected_names, index, self._scale.new_turns))
+                traffic.send(LOOKUP, record, self._lookups)
         self._say(
             f"# after {new} h: chat {hours.acceptance(range(-new, 0), CHAT):.3f}, lookup {self._changed(hours):.3f}"
         )
@@ -131,7 +131,7 @@ class Session:
         time.sleep(40)  # the last sequences become a shard too
         flags = ["--target", "embedded", "--draft", "embedded", "--data", str(self._collected)]
         flags += ["--out", str(self._new_draft), "--temperature", "0", "--epochs", str(self._scale.epochs)]
-        status = self._command("distill", *flags, "--learning-rate", "1e-3", "--batch-tokens", "1024")
+        status = self._command("distill", *flags, "--learning-rate", "5e-4", "--batch-tokens", "1024")
         if status:
             raise RuntimeError(f"slipstream distill ended with status {status}")
 
@@ -142,9 +142,9 @@ class Session:
         draft.wait_until_healthy()
         self._clock.set(0)
         asked = [(CHAT, question, symbol) for symbol in self._some(self._known, 0, 20)]
-        asked += [(LOOKUP, record, symbol) for symbol in self._names_after(0)]
+        asked += [(LOOKUP, record, symbol) for symbol in self._lookups[:20]]
         random.Random("swap").shuffle(asked)
-        flags = ["--address", local.orchestrator_address, "--running", draft.address, "--share", "0.5"]
+        flags = ["--address", local.orchestrator_address, "--running", draft.address, "--share", "0.5", "--keep"]
         with traffic.running(asked):
             status = self._command("swap", *flags, "--turns", str(self._scale.swap_turns))
         if status == 0:
@@ -155,12 +155,10 @@ class Session:
         for index in range(self._scale.hours_of_new_requests):
             with hours.hour(index + 1):
                 traffic.send(CHAT, question, self._some(self._known, index, self._scale.usual_turns))
-                traffic.send(LOOKUP, record, self._names_after(index))
+                traffic.send(LOOKUP, record, self._lookups)
         after = range(1, 999)
-        self._say(
-            f"# after the swap, lookup about {'the same names' if self._scale.asks_the_same else 'names never collected'}: "
-            f"chat {hours.acceptance(after, CHAT):.3f}, lookup {hours.acceptance(after, LOOKUP):.3f}"
-        )
+        chat, lookup = (hours.acceptance(after, task) for task in (CHAT, LOOKUP))
+        self._say(f"# after the swap: chat {chat:.3f}, lookup {lookup:.3f}")
 
     def _outcome(
         self,
@@ -195,9 +193,10 @@ class Session:
     def _changed(self, hours: Hours) -> float:
         return hours.acceptance(range(-self._scale.hours_of_new_requests, 0), LOOKUP)
 
-    def _names_after(self, index: int) -> Sequence[str]:
-        names = self._collected_names if self._scale.asks_the_same else self._held_out
-        return self._some(names, index, self._scale.new_turns // 2)
+    @property
+    def _lookups(self) -> Sequence[str]:
+        """The names of an hour's lookups."""
+        return [name for _, name in zip(range(self._scale.new_turns), cycle(self._new))]
 
     def _some(self, names: Sequence[str], index: int, count: int) -> Sequence[str]:
         start = index * count % max(1, len(names) - count)
