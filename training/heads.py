@@ -207,7 +207,7 @@ def main() -> None:
     from training.eagle3_training import Eagle3Training, config_values
     from training.medusa_training import MedusaTraining
 
-    options = _parser().parse_args()
+    options = parser().parse_args()
     if options.out.exists():
         sys.exit(f"{options.out} exists: name a directory that does not")
     torch.manual_seed(options.seed)
@@ -241,26 +241,25 @@ def answer_tokens(reads: list[Read]) -> Counter[int]:
     return counts
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=("medusa", "eagle3"))
-    parser.add_argument("--out", type=Path, required=True, help="directory to write, which must not exist")
-    parser.add_argument("--target", type=Path, default=embedded_directory("target"), help="directory of the target")
-    parser.add_argument("--states", type=Path, help="file that keeps the target's hidden states for the next training")
-    parser.add_argument("--passes", type=int, default=1, help="passes over the corpus that the target reads")
-    parser.add_argument(
-        "--layers", type=int, nargs="*", help="layers whose inputs EAGLE-3 reads; by default the paper's"
-    )
-    parser.add_argument("--ahead", type=int, default=4, help="Medusa heads, or tokens that EAGLE-3 follows itself for")
-    parser.add_argument("--draft-vocabulary", type=int, default=1024, help="commonest tokens that EAGLE-3 can guess")
-    parser.add_argument("--feed-forward", type=int, help="width of EAGLE-3's feed-forward; by default the target's")
-    parser.add_argument("--key-heads", type=int, help="key heads of EAGLE-3; by default the target's")
-    parser.add_argument("--steps", type=int, default=280, help="steps of training, a batch each")
-    parser.add_argument("--learning-rate", type=float, default=2e-3)
-    parser.add_argument("--batch-tokens", type=int, default=2048)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--device", default="cpu", help="torch device to train on: cpu or cuda")
-    return parser
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command's options."""
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("kind", choices=("medusa", "eagle3"))
+    made.add_argument("--out", type=Path, required=True, help="directory to write, which must not exist")
+    made.add_argument("--target", type=Path, default=embedded_directory("target"), help="directory of the target")
+    made.add_argument("--states", type=Path, help="file that keeps the target's hidden states for the next training")
+    made.add_argument("--passes", type=int, default=1, help="passes over the corpus that the target reads")
+    made.add_argument("--layers", type=int, nargs="*", help="layers whose inputs EAGLE-3 reads; by default the paper's")
+    made.add_argument("--ahead", type=int, default=4, help="Medusa heads, or tokens that EAGLE-3 follows itself for")
+    made.add_argument("--draft-vocabulary", type=int, default=1024, help="commonest tokens that EAGLE-3 can guess")
+    made.add_argument("--feed-forward", type=int, help="width of EAGLE-3's feed-forward; by default the target's")
+    made.add_argument("--key-heads", type=int, help="key heads of EAGLE-3; by default the target's")
+    made.add_argument("--steps", type=int, default=280, help="steps of training, a batch each")
+    made.add_argument("--learning-rate", type=float, default=2e-3)
+    made.add_argument("--batch-tokens", type=int, default=2048)
+    made.add_argument("--seed", type=int, default=0)
+    made.add_argument("--device", default="cpu", help="torch device to train on: cpu or cuda")
+    return made
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from gateway.settings import GatewaySettings
 from orchestrator.processes.settings import OrchestratorSettings
 from tests.documents import ROOT, Block, shown_blocks
 from tools.reference.commands import all_commands
+from training import heads
 from verifier_service.settings import VerifierSettings
 
 SERVICES: dict[str, type[BaseSettings]] = {
@@ -47,6 +48,9 @@ def check_python(words: list[str]) -> None:
     assert words[1:3] == ["-P", "-m"], "without -P Python imports files of the current folder"
     if words[3] == "torch.distributed.run":
         words = [*words[:2], *words[words.index("-m", 3) :]]
+    if words[3] == "training.heads":
+        heads.parser().parse_args(words[4:])
+        return
     known = {f"--{name.replace('_', '-')}" for name in SERVICES[words[3]].model_fields}
     assert set(flags(words[4:])) <= known
 

@@ -34,10 +34,10 @@ def all_commands() -> dict[str, Any]:
 
 def _within(prefix: str, group: Any) -> Iterator[tuple[str, Any]]:
     for name, command in group.commands.items():
+        if not hasattr(command, "commands") or command.invoke_without_command:
+            yield f"{prefix}{name}", command
         if hasattr(command, "commands"):
             yield from _within(f"{prefix}{name} ", command)
-        else:
-            yield f"{prefix}{name}", command
 
 
 def _section(name: str, command: Any) -> Iterator[str]:
