@@ -36,6 +36,7 @@ from slipstream.sampling.blocks import floats_of
 from slipstream.sampling.choose import choose
 from slipstream.sampling.row import Row
 from slipstream.sampling.rule import SamplingRule
+from slipstream.sampling.softmax import log_softmax
 
 BATCH_SIZE = 32
 _PAGE_SIZE = 16
@@ -92,8 +93,10 @@ class PlainDecoder:
             chosen, margins = _choose(logits, rules, [len(sequence) for sequence in sequences])
             reference.tokens[:, position] = chosen
             reference.margins[:, position] = margins
-            logprobs = logits.log_softmax(-1)
-            reference.logprobs[:, position] = logprobs[torch.arange(len(chosen)), torch.tensor(chosen)].numpy()
+            # torch's own log-softmax has other bits on processors without AVX-512.
+            reference.logprobs[:, position] = [
+                log_softmax(row)[token] for row, token in zip(logits.numpy(), chosen, strict=True)
+            ]
             if position + 1 < token_count:
                 logits = self._forward(sequences, [[token] for token in chosen])
         for sequence in sequences:

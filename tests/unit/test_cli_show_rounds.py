@@ -75,15 +75,15 @@ def test_no_two_origins_look_alike_without_colours() -> None:
     for origin in ORIGINS:
         rounds.say(Delta("x", (1,), token_origins=(origin,), token_text_byte_counts=(1,)))
     marks = file.getvalue()
-    assert marks == "\x1b[4mx\x1b[0m\x1b[1;4mx\x1b[0m\x1b[7mx\x1b[0m\x1b[1mx\x1b[0mx"
+    assert marks == "\x1b[4mx\x1b[0m\x1b[1;4mx\x1b[0m\x1b[4;7mx\x1b[0m\x1b[7mx\x1b[0m\x1b[1mx\x1b[0mx"
 
 
 def test_every_origin_is_counted_and_explained() -> None:
     _, counted = shown(False, [*deltas(), Delta("", (1, 2), token_origins=("draft", ""))])
     numbers = [int(number) for number in re.findall(r"\d+", counted)]
-    assert re.sub(r"\d+", "N", counted) == "[N draft, N n-gram, N recovered, N bonus, N plain]\n"
+    assert re.sub(r"\d+", "N", counted) == "[N draft, N n-gram, N heads, N recovered, N bonus, N plain]\n"
     assert sum(numbers) == len(TEXT) + 1
-    assert numbers[0] == len(TEXT[::5]) + 1
+    assert numbers[0] == len(TEXT[:: len(ORIGINS)]) + 1
     assert all(name in legend().plain for name, _ in ORIGINS.values())
     assert len(legend()) <= 80
 
