@@ -15,8 +15,8 @@ from slipstream.client import Delta
 
 ORIGINS = {
     "draft": ("accepted draft", Style(color="green", underline=True)),
-    "ngram": ("accepted n-gram", Style(color="cyan", underline=True, bold=True)),
-    "heads": ("accepted from heads", Style(color="blue", underline=True, reverse=True)),
+    "ngram": ("n-gram", Style(color="cyan", underline=True, bold=True)),
+    "heads": ("heads", Style(color="blue", underline=True, reverse=True)),
     "recovered": ("recovered from rejection", Style(color="magenta", reverse=True)),
     "bonus": ("bonus", Style(color="yellow", bold=True)),
     "plain": ("plain", Style()),
