@@ -87,7 +87,7 @@ def distilled(folder: Path, prompts: Sequence[str], options: argparse.Namespace)
     return out, seconds
 
 
-_TRAINING = {"optimizer": "muon", "learning-rate": 3e-4, "epochs": 6, "temperature": 0.8}
+_TRAINING = {"optimizer": "adamw", "learning-rate": 5e-4, "epochs": 10, "temperature": 0.8}
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from draft_service.settings import DraftSettings
 from gateway.settings import GatewaySettings
 from orchestrator.processes.settings import OrchestratorSettings
 from slipstream.cli.serve_flags import FLAGS
@@ -25,9 +26,9 @@ def first_cells(page: str) -> list[str]:
 
 
 def test_the_settings_page_has_each_flag_of_each_kind_of_service() -> None:
-    kinds = (OrchestratorSettings, VerifierSettings, GatewaySettings)
-    flags = [f"--{name.replace('_', '-')}" for kind in kinds for name in kind.model_fields]
-    assert sorted(first_cells(settings.page())) == sorted(flags)
+    model_services = {*VerifierSettings.model_fields, *DraftSettings.model_fields}
+    names = [*OrchestratorSettings.model_fields, *model_services, *GatewaySettings.model_fields]
+    assert sorted(first_cells(settings.page())) == sorted(f"--{name.replace('_', '-')}" for name in names)
 
 
 def test_the_settings_page_gives_bounds_choices_and_defaults() -> None:
