@@ -359,6 +359,7 @@ EXAMPLES: dict[type[Fields], dict[str, Example]] = {
         "tools": Example([TOOL], [TOOL, TOOL]),
         "tool_choice": Example("required", "always", {"tools": [TOOL]}),
         "parallel_tool_calls": Example(False, "no", {"tools": [TOOL]}),
+        "store": Example(False, "no"),
         "chat_template_kwargs": Example({"enable_thinking": False}, {"thinks": True}),
     },
     ChatMessage: {

@@ -32,6 +32,7 @@ from slipstream.engine.model_fingerprint import NOT_IN_LOGITS
 from slipstream.engine.pretrained.loading import load_pretrained
 from slipstream.engine.torch.transformers_model import TransformersModel
 from tests import tiny_models
+from tests.vector_lanes import SAME_LANES
 
 BASES = [10_000.0, 500_000.0, 1_000_000.0, 100_000.0, 130_000.0, 150_000.0, 5_000_000.0, 10_000, 1234.5, 77_777.7]
 CHANGES: dict[str, dict[str, Any]] = {
@@ -65,6 +66,7 @@ def change(directory: Path, **values: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 
+@SAME_LANES
 @pytest.mark.parametrize("base", BASES)
 def test_frequencies_have_torchs_bits(base: float) -> None:
     for size in (16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 256):

@@ -10,6 +10,7 @@ from slipstream.sampling.filters import filtered, nearest_first
 from slipstream.sampling.row import Row
 from slipstream.sampling.rule import SamplingRule
 from tests.oracle import apply_filters, processed
+from tests.vector_lanes import SAME_LANES
 
 VOCABULARY = 300
 CONTEXT = [random.Random(7).randrange(40) for _ in range(64)]
@@ -98,6 +99,7 @@ def test_end_tokens_are_held_back_up_to_the_first_end_position_beside_other_rule
     assert got.tolist() == [[-torch.inf, 1.0, -0.5], [0.0, 1.0, -0.5], [0.0, 1.0, -0.5]]
 
 
+@SAME_LANES
 def test_where_the_mass_asked_for_is_reached_to_the_bit_the_cut_is_transformers() -> None:
     """The comparison decides there: a token more or less changes the text."""
     for seed in range(8):

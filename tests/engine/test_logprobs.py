@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from tests.tensors import logprobs_of
+from tests.vector_lanes import SAME_LANES
 
 
 def test_a_rows_likeliest_tokens_do_not_depend_on_what_others_ask_for() -> None:
@@ -23,6 +24,7 @@ def test_they_are_the_log_softmax_in_float32() -> None:
     assert second.top == ()
 
 
+@SAME_LANES
 @pytest.mark.parametrize("top_count", [0, 3])
 def test_logits_of_fewer_bits_are_widened_first(top_count: int) -> None:
     logits = (torch.randn(6, 50, generator=torch.Generator().manual_seed(2)) * 3).bfloat16()

@@ -71,7 +71,7 @@ def test_hints_are_made_up_for_every_place_and_with_every_confidence() -> None:
     assert 0 in starts and any(48 <= start < 50 for start in starts) and any(start > 50 for start in starts)
     assert {tuple(set(message.survivals)) for message in made} >= {(1.0,), (0.0,)}
     assert max(len(message.tokens) for message in made) == 64
-    assert len({message.source for message in made}) == 5
+    assert len({message.source for message in made}) == 6
     assert any(message.tokens[:2] == [5, 6] for message in made), "right, and then wrong"
 
 

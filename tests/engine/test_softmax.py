@@ -7,10 +7,7 @@ import pytest
 import torch
 
 from slipstream.sampling.softmax import log_softmax, softmax
-
-SAME_LANES = pytest.mark.skipif(
-    torch.backends.cpu.get_cpu_capability() != "AVX512", reason="torch sums in other lanes on this processor"
-)
+from tests.vector_lanes import SAME_LANES
 
 
 def rows(size: int) -> list[torch.Tensor]:
