@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections import deque
 from collections.abc import Sequence
 from itertools import repeat
 from typing import NamedTuple
 
 from slipstream.engine.hinting.calibration import Calibration
-from slipstream.engine.hinting.hints import MOST_HINTS, Candidate, Hint, HintBox, Maker, Source
+from slipstream.engine.hinting.hints import MOST_HINTS, Candidate, Hint, HintBox, Maker, Source, index_to_drop
 from slipstream.engine.hinting.holding import Habit, Hold
 from slipstream.engine.hinting.makers import GuessKeeper, InnerMaker, NgramMaker
 from slipstream.engine.hinting.own_worth import OwnWorth
 from slipstream.engine.hinting.selection import Offer
-
-_MOST_OFFERED = 4 * MOST_HINTS
-"""Hints that wait for the next step. Fewer: one of several drafts pushes out what another has sent
-meanwhile."""
 
 
 class HintTerms(NamedTuple):
@@ -47,8 +43,11 @@ class RunHints:
         """Set if steps wait for hints while that pays."""
         self._held_since: float | None = None
         self._box = HintBox(self._judge)
-        self._offered: deque[Hint] = deque(maxlen=_MOST_OFFERED)
-        """Hints that no step has seen yet. However many come meanwhile, the last ones count."""
+        self._offered: list[Hint] = []
+        """Hints that no step has seen yet. However many come meanwhile, each maker's last ones
+        count."""
+        self._lock = threading.Lock()
+        """Guards the offered hints."""
         self._calibration = Calibration()
         self.guesses = GuessKeeper()
         """The place for the guesses of the heads."""
@@ -59,14 +58,18 @@ class RunHints:
     def offer(self, hint: Hint) -> bool:
         """Leave a hint for the model thread. Returns True if there was none: then the thread has to
         be told. Any thread may call this."""
-        self._offered.append(hint)
-        return len(self._offered) == 1
+        with self._lock:
+            self._offered.append(hint)
+            if len(self._offered) > MOST_HINTS:
+                del self._offered[index_to_drop(self._offered)]
+            return len(self._offered) == 1
 
     def take_offered(self, chosen: Sequence[int]) -> None:
         """Keep the hints that were offered, except those that contradict the ``chosen`` tokens or
         are used up."""
-        while self._offered:
-            hint = self._offered.popleft()
+        with self._lock:
+            offered, self._offered = self._offered, []
+        for hint in offered:
             if self._box.add(hint, chosen):
                 self._may_come, self._habit.maker = True, hint.maker
                 if self._hold is not None:

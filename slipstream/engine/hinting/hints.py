@@ -100,6 +100,14 @@ Judge = Callable[[Maker, float, bool], None]
 """Takes the maker of a token, its stated odds, and whether the target chose it."""
 
 
+def index_to_drop(hints: Sequence[Hint]) -> int:
+    """Return which of too many hints, the oldest first, gives way: the oldest of the maker that has
+    most. So no maker crowds out another."""
+    counts = Counter([hint.maker for hint in hints])
+    most = max(counts.values())
+    return next(index for index, hint in enumerate(hints) if counts[hint.maker] == most)
+
+
 class HintBox:
     """The hints of one run. Chosen tokens only ever grow in a run."""
 
@@ -126,15 +134,8 @@ class HintBox:
                 break
         self._kept.append(kept)
         if len(self._kept) > MOST_HINTS:
-            self._drop_one()
+            del self._kept[index_to_drop([kept.hint for kept in self._kept])]
         return True
-
-    def _drop_one(self) -> None:
-        """Drop the oldest hint of the maker that has most: no maker crowds out another."""
-        counts = Counter([kept.hint.maker for kept in self._kept])
-        most = max(counts.values())
-        index = next(index for index, kept in enumerate(self._kept) if counts[kept.hint.maker] == most)
-        del self._kept[index]
 
     def candidates(self, chosen: Sequence[int]) -> list[Candidate]:
         """Return what the hints say about the tokens after ``chosen``, the newest first. Hints that
