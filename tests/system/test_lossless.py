@@ -127,6 +127,19 @@ def test_the_text_is_the_same_at_every_draft_length_and_concurrency(
     assert [key for key, tokens in got.items() if tokens != reference] == []
 
 
+def acceptance(client: Client, prompts: list[list[int]]) -> float:
+    """Return the share of draft tokens that were accepted, once some were and some were not. On a
+    busy machine a draft is late, and few tokens of a turn are drafted."""
+    drafted = accepted = 0
+    for prompt in prompts * 8:
+        result = client.generate(prompt, Settings(max_token_count=32, draft_length=4)).wait()
+        drafted += result.draft_token_count
+        accepted += result.accepted_token_count
+        if 0 < accepted < drafted:
+            break
+    return accepted / drafted
+
+
 @pytest.mark.parametrize(
     ("family", "padded"), [("llama", ()), ("qwen2", ("draft",)), ("gpt2", ("target",))], ids=lambda value: str(value)
 )
@@ -146,8 +159,7 @@ def test_a_random_weight_pair_equals_transformers(family: str, padded: tuple[str
         for draft_length, streams in ((0, 1), (4, 1), (8, 4)):
             settings = Settings(temperature=0, max_token_count=32, draft_length=draft_length)
             assert answers(client, prompts, [settings] * len(prompts), streams) == expected
-        accepted = client.generate(prompts[0], Settings(max_token_count=32, draft_length=4)).wait()
-        assert 0 < accepted.acceptance_rate < 1
+        assert 0 < acceptance(client, prompts) < 1
         # Random weights spread their probability: sampling at 0.8 tells every difference.
         sampled = [
             answers(client, prompts, [Settings(temperature=0.8, seed=9, draft_length=k, max_token_count=32)] * 8, n)
