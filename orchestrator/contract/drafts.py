@@ -5,11 +5,13 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterator
+from dataclasses import asdict
 
-from orchestrator.rounds.draft_figures import DraftFigures, RatioSums
+from orchestrator.rounds.draft_figures import DraftFigures
 from orchestrator.rounds.draft_status import DraftState, DraftStatus, TrialTerms
 from orchestrator.sessions.turns.statistics import per_position
 from slipstream.errors import FieldViolation, InvalidFieldsError
+from slipstream.ratio_sums import RatioSums
 from slipstream.rpc.wire import duration
 from slipstream.v1 import operator_pb2
 
@@ -76,14 +78,7 @@ def _figures(figures: DraftFigures) -> operator_pb2.DraftFigures:
 
 
 def _sums(sums: RatioSums) -> operator_pb2.RatioSums:
-    return operator_pb2.RatioSums(
-        numerator=sums.numerator,
-        denominator=sums.denominator,
-        numerator_squares=sums.numerator_squares,
-        products=sums.products,
-        denominator_squares=sums.denominator_squares,
-        count=sums.count,
-    )
+    return operator_pb2.RatioSums(**asdict(sums))
 
 
 def _violations(request: Change) -> Iterator[FieldViolation]:

@@ -1,7 +1,4 @@
-"""Figures of a draft: what came of its hints, turn by turn. Pure.
-
-Sums over turns give a ratio and its standard error, and the sums of several processes add up.
-"""
+"""Figures of a draft: what came of its hints, turn by turn. Pure."""
 
 from __future__ import annotations
 
@@ -10,38 +7,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.peers.run_parts import Part, Step
 from orchestrator.speculation.proposal import Source
-
-
-@dataclass(slots=True)
-class RatioSums:
-    """Sums over turns of a numerator and a denominator."""
-
-    numerator: float = 0.0
-    denominator: float = 0.0
-    numerator_squares: float = 0.0
-    products: float = 0.0
-    denominator_squares: float = 0.0
-    count: int = 0
-
-    def add(self, numerator: float, denominator: float) -> None:
-        """Add a turn. One without a denominator says nothing."""
-        if denominator <= 0:
-            return
-        self.numerator += numerator
-        self.denominator += denominator
-        self.numerator_squares += numerator * numerator
-        self.products += numerator * denominator
-        self.denominator_squares += denominator * denominator
-        self.count += 1
-
-    def merge(self, other: RatioSums) -> None:
-        """Add the turns of other sums."""
-        self.numerator += other.numerator
-        self.denominator += other.denominator
-        self.numerator_squares += other.numerator_squares
-        self.products += other.products
-        self.denominator_squares += other.denominator_squares
-        self.count += other.count
+from slipstream.ratio_sums import RatioSums
 
 
 @dataclass(slots=True)
@@ -75,18 +41,18 @@ class DraftFigures:
             return
         self.turn_count += 1
         self.token_count += turn.token_count
-        self.acceptance.add(turn.accepted_count, turn.drafted_count)
-        self.speed.add(turn.later_count, turn.seconds)
-        self.step_length.add(turn.token_count, turn.step_count)
+        self.acceptance = self.acceptance.plus(RatioSums.of_turn(turn.accepted_count, turn.drafted_count))
+        self.speed = self.speed.plus(RatioSums.of_turn(turn.later_count, turn.seconds))
+        self.step_length = self.step_length.plus(RatioSums.of_turn(turn.token_count, turn.step_count))
 
     def merge(self, other: DraftFigures) -> None:
         """Add the figures of another service."""
         self.session_count += other.session_count
         self.turn_count += other.turn_count
         self.token_count += other.token_count
-        self.acceptance.merge(other.acceptance)
-        self.speed.merge(other.speed)
-        self.step_length.merge(other.step_length)
+        self.acceptance = self.acceptance.plus(other.acceptance)
+        self.speed = self.speed.plus(other.speed)
+        self.step_length = self.step_length.plus(other.step_length)
         self.drafted_lengths.update(dict(other.drafted_lengths))  # a copy: metrics are read in another thread
         self.accepted_lengths.update(dict(other.accepted_lengths))
 

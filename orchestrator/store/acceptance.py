@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any, Final
 
-from orchestrator.store.acceptance_rows import OTHER, AcceptanceCounts, AcceptanceKey, AcceptanceRow, TargetChange
+from orchestrator.store.acceptance_rows import OTHER, AcceptanceKey, AcceptanceRow, TargetChange
 from orchestrator.store.acceptance_tables import COUNTS, KEYS
 from orchestrator.store.database import Database, Transaction
+from slipstream.drift.counts import AcceptanceCounts
 
 KEPT_HOURS: Final = 5 * 7 * 24
 """Hours with rows that are kept: five weeks, or more where some have none. They are counted and not

@@ -14,13 +14,12 @@ import threading
 from collections.abc import Mapping
 
 from orchestrator.store.acceptance import MOST_ROWS
-from orchestrator.store.acceptance_rows import OTHER, AcceptanceCounts, AcceptanceKey
+from orchestrator.store.acceptance_rows import OTHER, AcceptanceKey
 from orchestrator.watching.task_names import TaskNames
+from slipstream.drift.counts import NOTHING, AcceptanceCounts
 
 _MOST_DRAFTS = 16
 """Drafts by which a process counts; further ones are `OTHER`. Operators bring them, not callers."""
-
-_NONE = AcceptanceCounts()
 
 
 def temperature_class(temperature: float) -> int:
@@ -99,7 +98,7 @@ class AcceptanceTally:
     def _keep(self, key: AcceptanceKey, counts: AcceptanceCounts) -> None:
         if key not in self._unwritten and len(self._unwritten) >= MOST_ROWS:  # the store is away for long
             key = key._replace(task=OTHER, draft=OTHER)
-        self._unwritten[key] = self._unwritten.get(key, _NONE).plus(counts)
+        self._unwritten[key] = self._unwritten.get(key, NOTHING) + counts
 
     def _draft(self, draft: str) -> str:
         if draft not in self._drafts and len(self._drafts) >= _MOST_DRAFTS:

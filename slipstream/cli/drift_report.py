@@ -13,7 +13,7 @@ from rich.table import Table
 from slipstream.cli.words import plural
 from slipstream.drift.advice import advice, shown_fingerprint, shown_task
 from slipstream.drift.change import WEEK_HOURS, State
-from slipstream.drift.counts import Counts
+from slipstream.drift.counts import AcceptanceCounts
 from slipstream.drift.findings import Finding, worse
 from slipstream.v1 import acceptance_pb2
 
@@ -129,7 +129,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _counted(counts: Counts) -> dict[str, Any]:
+def _counted(counts: AcceptanceCounts) -> dict[str, Any]:
     return {
         "acceptance": counts.acceptance if counts.drafted else None,
         "draft_token_count": counts.drafted,

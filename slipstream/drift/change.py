@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 
-from slipstream.drift.counts import NOTHING, Counts, overdispersion, total
+from slipstream.drift.counts import NOTHING, AcceptanceCounts, overdispersion, total
 
 WEEK_HOURS: Final = 168
 
@@ -26,7 +26,7 @@ class Hour(NamedTuple):
     """Counts of one hour, which is given in hours since the epoch."""
 
     hour: int
-    counts: Counts
+    counts: AcceptanceCounts
 
 
 class State(Enum):
@@ -52,7 +52,7 @@ class Demand:
     """Standard errors. The best of up to 192 hours divides the two sides, so chance has as many
     tries: see tests/unit/test_drift.py for how often it is wrong."""
 
-    def is_enough(self, counts: Counts) -> bool:
+    def is_enough(self, counts: AcceptanceCounts) -> bool:
         """Return whether there are enough tokens to judge."""
         return counts.drafted >= self.least_tokens and counts.turns >= self.least_turns
 
@@ -62,8 +62,8 @@ class Comparison:
     """Acceptance now and in the week before."""
 
     state: State
-    before: Counts
-    now: Counts
+    before: AcceptanceCounts
+    now: AcceptanceCounts
     """Tokens since the change; without one those of the most recent hours that are enough."""
     error: float = math.inf
     """Standard error of the difference."""
@@ -100,8 +100,8 @@ def compare(hours: Sequence[Hour], demand: Demand) -> Comparison:
 
 class _Split(NamedTuple):
     since: int
-    before: Counts
-    after: Counts
+    before: AcceptanceCounts
+    after: AcceptanceCounts
     before_hours: Sequence[Hour]
     separation: float
     """Sum of squares between all hours before and all hours after: comparable between splits."""
@@ -135,11 +135,11 @@ def _splits(hours: Sequence[Hour], most: int, demand: Demand) -> Iterator[_Split
             yield _Split(hours[index].hour, before, after, hours[first:index], _separation(before + earlier, after))
 
 
-def _separation(before: Counts, after: Counts) -> float:
+def _separation(before: AcceptanceCounts, after: AcceptanceCounts) -> float:
     weight = before.drafted * after.drafted / (before.drafted + after.drafted)
     return weight * (after.acceptance - before.acceptance) ** 2
 
 
-def _error(before_hours: Sequence[Hour], before: Counts, after: Counts) -> float:
+def _error(before_hours: Sequence[Hour], before: AcceptanceCounts, after: AcceptanceCounts) -> float:
     factor = overdispersion(each.counts for each in before_hours)
     return math.sqrt(before.variance(factor) + after.variance(factor))

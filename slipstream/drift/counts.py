@@ -7,11 +7,10 @@ from collections.abc import Iterable
 from functools import reduce
 from typing import NamedTuple
 
-from slipstream.v1 import acceptance_pb2
 
-
-class Counts(NamedTuple):
-    """Draft tokens of turns. The sums of squares are over turns."""
+class AcceptanceCounts(NamedTuple):
+    """Draft tokens of turns. The sums of squares are over turns: they give a standard error that
+    does not take the tokens of one turn for independent."""
 
     turns: int = 0
     drafted: int = 0
@@ -21,22 +20,15 @@ class Counts(NamedTuple):
     accepted_squared: int = 0
 
     @classmethod
-    def of(cls, hour: acceptance_pb2.AcceptanceHour) -> Counts:
-        """Return the counts of a message."""
-        return cls(
-            hour.turn_count,
-            hour.draft_token_count,
-            hour.accepted_token_count,
-            hour.draft_token_square_sum,
-            hour.product_sum,
-            hour.accepted_token_square_sum,
-        )
+    def of_turn(cls, drafted: int, accepted: int) -> AcceptanceCounts:
+        """Return the counts of one turn."""
+        return cls(1, drafted, accepted, drafted * drafted, drafted * accepted, accepted * accepted)
 
-    def __add__(self, other: Counts) -> Counts:  # type: ignore[override]  # it is no sequence here
-        return Counts(*(own + more for own, more in zip(self, other, strict=True)))
+    def __add__(self, other: AcceptanceCounts) -> AcceptanceCounts:  # type: ignore[override]  # it is no sequence here
+        return AcceptanceCounts(*(own + more for own, more in zip(self, other, strict=True)))
 
-    def __sub__(self, other: Counts) -> Counts:
-        return Counts(*(own - less for own, less in zip(self, other, strict=True)))
+    def __sub__(self, other: AcceptanceCounts) -> AcceptanceCounts:
+        return AcceptanceCounts(*(own - less for own, less in zip(self, other, strict=True)))
 
     @property
     def acceptance(self) -> float:
@@ -59,15 +51,15 @@ class Counts(NamedTuple):
         return overdispersion * max(of_turns, self.drafted * share * (1 - share)) / self.drafted**2
 
 
-NOTHING = Counts()
+NOTHING = AcceptanceCounts()
 
 
-def total(counts: Iterable[Counts]) -> Counts:
+def total(counts: Iterable[AcceptanceCounts]) -> AcceptanceCounts:
     """Return all counts together."""
-    return reduce(Counts.__add__, counts, NOTHING)
+    return reduce(AcceptanceCounts.__add__, counts, NOTHING)
 
 
-def overdispersion(hours: Iterable[Counts]) -> float:
+def overdispersion(hours: Iterable[AcceptanceCounts]) -> float:
     """Return how many times as much the acceptance of hours differs as that of their turns alone
     would make it; at least 1."""
     known = list(hours)

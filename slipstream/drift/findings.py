@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from slipstream.drift.change import WEEK_HOURS, Comparison, Demand, Hour, State, compare
-from slipstream.drift.counts import NOTHING, Counts
+from slipstream.drift.counts import NOTHING, AcceptanceCounts
 from slipstream.v1 import acceptance_pb2
 
 NOT_DRAFTS: Final = frozenset({"ngram", "prediction"})
@@ -59,17 +59,30 @@ class Finding:
 
 def findings_of(hours: Iterable[acceptance_pb2.AcceptanceHour], demand: Demand) -> list[Finding]:
     """Return a finding for each task and class of temperatures: the worst first, then by name."""
-    series: Mapping[tuple[str, int], dict[tuple[int, Pair], Counts]] = defaultdict(dict)
+    series: Mapping[tuple[str, int], dict[tuple[int, Pair], AcceptanceCounts]] = defaultdict(dict)
     for row in hours:
         if row.draft not in NOT_DRAFTS:
             moment = row.hour.seconds // 3600, Pair(row.target_fingerprint, row.draft)
-            series[row.task, row.temperature_class][moment] = Counts.of(row)
+            series[row.task, row.temperature_class][moment] = _counts_of(row)
     found = [_finding(task, temperature, counts, demand) for (task, temperature), counts in series.items()]
     return sorted(found, key=_rank)
 
 
-def _finding(task: str, temperature: int, by_pair: Mapping[tuple[int, Pair], Counts], demand: Demand) -> Finding:
-    by_hour: dict[int, Counts] = {}
+def _counts_of(hour: acceptance_pb2.AcceptanceHour) -> AcceptanceCounts:
+    return AcceptanceCounts(
+        hour.turn_count,
+        hour.draft_token_count,
+        hour.accepted_token_count,
+        hour.draft_token_square_sum,
+        hour.product_sum,
+        hour.accepted_token_square_sum,
+    )
+
+
+def _finding(
+    task: str, temperature: int, by_pair: Mapping[tuple[int, Pair], AcceptanceCounts], demand: Demand
+) -> Finding:
+    by_hour: dict[int, AcceptanceCounts] = {}
     for (hour, _), counts in by_pair.items():
         by_hour[hour] = by_hour.get(hour, NOTHING) + counts
     hours = [Hour(hour, by_hour[hour]) for hour in sorted(by_hour)]
@@ -81,7 +94,7 @@ def _finding(task: str, temperature: int, by_pair: Mapping[tuple[int, Pair], Cou
     return Finding(task, temperature, comparison, before, now)
 
 
-def _pair_of(by_pair: Mapping[tuple[int, Pair], Counts], hours: range) -> Pair:
+def _pair_of(by_pair: Mapping[tuple[int, Pair], AcceptanceCounts], hours: range) -> Pair:
     """Return the pair that made most of the tokens of some hours."""
     drafted: Counter[Pair] = Counter()
     for (hour, pair), counts in by_pair.items():

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator.store.acceptance import KEPT_HOURS, MOST_ROWS, MOST_TASKS
-from orchestrator.store.acceptance_rows import OTHER, AcceptanceCounts, AcceptanceKey, AcceptanceRow, TargetChange
+from orchestrator.store.acceptance_rows import OTHER, AcceptanceKey, AcceptanceRow, TargetChange
 from orchestrator.store.opening import MEMORY, open_store
 from orchestrator.store.store import Store
+from slipstream.drift.counts import AcceptanceCounts
 from tests.postgresql import Server, running_server
 
 COUNTS = AcceptanceCounts.of_turn(10, 6)
@@ -55,7 +56,7 @@ async def test_counts_of_an_hour_add_up_and_come_back_in_order(store: Store) -> 
     expected = [
         AcceptanceRow(7, key("b"), LARGE),
         AcceptanceRow(8, key("a"), COUNTS),
-        AcceptanceRow(8, key("b"), COUNTS.plus(COUNTS)),
+        AcceptanceRow(8, key("b"), COUNTS + COUNTS),
     ]
     assert await store.acceptance.rows(0, 100) == expected
     assert await store.acceptance.rows(8, 8) == expected[1:]

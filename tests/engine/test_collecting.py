@@ -26,6 +26,7 @@ from slipstream.distilling.totals import CollectTotals
 from slipstream.engine.compiled_checkpoint import load_compiled_checkpoint
 from slipstream.engine.engine import Append, Engine
 from slipstream.engine.model import Backend, Segment
+from slipstream.engine.run_hints import HintTerms
 from slipstream.engine.run_job import RunEnd
 from slipstream.engine.schedule import BatchLimits
 from slipstream.engine.sequence import Sequence as CachedSequence
@@ -214,12 +215,11 @@ async def test_a_run_is_one_record_through_hints_and_multi_step_runs(tmp_path: P
     text = said(prompt, 400)
 
     async def act(it: Bench) -> None:
-        it.backend.may_compute.clear()
-        ear = start(it, "a", prompt, 400)
+        ear = start(it, "a", prompt, 400, granted=100, terms=HintTerms(fixed_count=12))
         for at in range(100, 400, 64):
-            wrong = [*text[at - 40 : at - 30], 4, 4]
-            hint(it, "a", at, wrong)
-        it.backend.may_compute.set()
+            await ear.until_told(at - 40)  # it pauses there, so the next step has the hint
+            hint(it, "a", at, [*text[at - 40 : at - 30], 4, 4])
+            it.grant("a", min(at + 64, 400))
         assert await ear.end() is RunEnd.UNTIL
 
     (record,), totals = await collect_with(tmp_path / "new", act)
@@ -227,7 +227,8 @@ async def test_a_run_is_one_record_through_hints_and_multi_step_runs(tmp_path: P
     assert record.positions.tolist() == [*range(40, 400)]
     assert record.chosen.tolist() == text
     stood = record.hints != NO_HINT
-    assert 0 < (record.hints[stood] != record.chosen[stood]).sum() < (record.hints[stood] == record.chosen[stood]).sum()
+    assert (record.hints[stood] == record.chosen[stood]).sum() == 5 * 10
+    assert (record.hints[stood] != record.chosen[stood]).sum() == 5
     assert totals.row_count == 360 and totals.dropped_row_count == 0
     assert totals.byte_count == sum(path.stat().st_size for path in (tmp_path / "new").glob("0*"))
 

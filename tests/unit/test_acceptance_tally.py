@@ -8,10 +8,11 @@ from orchestrator.errors import StoreUnavailableError
 from orchestrator.processes.metrics import acceptance_readings
 from orchestrator.sessions.conversation.tasks import task_violations
 from orchestrator.store.acceptance import MOST_ROWS, MOST_TASKS
-from orchestrator.store.acceptance_rows import OTHER, AcceptanceCounts, AcceptanceKey, AcceptanceRow, TargetChange
+from orchestrator.store.acceptance_rows import OTHER, AcceptanceKey, AcceptanceRow, TargetChange
 from orchestrator.watching.acceptance import AcceptanceTally, TurnAcceptance, temperature_class
 from orchestrator.watching.acceptance_keeping import AcceptanceKeeping
 from orchestrator.watching.task_names import IDLE_SECONDS, TaskNames
+from slipstream.drift.counts import AcceptanceCounts
 from slipstream.telemetry import instruments
 from tests.clock import Clock
 

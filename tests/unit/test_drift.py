@@ -14,7 +14,7 @@ from rich.console import Console
 from slipstream.cli.drift_report import as_dict, print_report
 from slipstream.drift.advice import advice
 from slipstream.drift.change import Comparison, Demand, Hour, State, compare
-from slipstream.drift.counts import NOTHING, Counts, overdispersion, total
+from slipstream.drift.counts import NOTHING, AcceptanceCounts, overdispersion, total
 from slipstream.drift.findings import Cause, findings_of
 from slipstream.v1 import acceptance_pb2
 
@@ -22,17 +22,17 @@ DEMAND = Demand()
 OLD, NEW, DRAFT, OTHER_DRAFT = "a" * 64, "b" * 64, "d" * 64, "e" * 64
 
 
-def turn(drafted: int, accepted: int) -> Counts:
-    return Counts(1, drafted, accepted, drafted**2, drafted * accepted, accepted**2)
+def turn(drafted: int, accepted: int) -> AcceptanceCounts:
+    return AcceptanceCounts(1, drafted, accepted, drafted**2, drafted * accepted, accepted**2)
 
 
-def hour_of(acceptance: float, drafted: int = 800, turns: int = 20) -> Counts:
+def hour_of(acceptance: float, drafted: int = 800, turns: int = 20) -> AcceptanceCounts:
     """An hour of equal turns."""
     each = drafted // turns
     return total(turn(each, round(each * acceptance)) for _ in range(turns))
 
 
-def drawn(generator: random.Random, acceptance: float, turns: int = 20, unlike: float = 0.0) -> Counts:
+def drawn(generator: random.Random, acceptance: float, turns: int = 20, unlike: float = 0.0) -> AcceptanceCounts:
     """An hour of turns whose own acceptance differs by ``unlike``."""
     found = NOTHING
     for _ in range(turns):
@@ -42,7 +42,7 @@ def drawn(generator: random.Random, acceptance: float, turns: int = 20, unlike: 
     return found
 
 
-def series(*parts: tuple[int, Callable[[], Counts]], start: int = 1000) -> list[Hour]:
+def series(*parts: tuple[int, Callable[[], AcceptanceCounts]], start: int = 1000) -> list[Hour]:
     counts = [make() for length, make in parts for _ in range(length)]
     return [Hour(start + index, each) for index, each in enumerate(counts)]
 
@@ -166,7 +166,7 @@ def test_a_week_in_which_nothing_changes_is_seldom_called_drift(unlike: float) -
 
 
 def row(
-    hour: int, counts: Counts, task: str = "chat", target: str = OLD, draft: str = DRAFT, temperature: int = 0
+    hour: int, counts: AcceptanceCounts, task: str = "chat", target: str = OLD, draft: str = DRAFT, temperature: int = 0
 ) -> acceptance_pb2.AcceptanceHour:
     made = acceptance_pb2.AcceptanceHour(
         task=task,

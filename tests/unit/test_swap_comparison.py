@@ -1,5 +1,5 @@
-"""What a swap says of two drafts: figures of several processes, standard errors, and a verdict that
-chance seldom makes."""
+"""The figures of two drafts in a swap: those of several processes, standard errors, and a verdict
+that chance seldom makes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import pytest
 from orchestrator.contract.drafts import draft_message
 from orchestrator.rounds.draft_figures import DraftFigures, TurnFigures
 from orchestrator.rounds.draft_status import DraftState, DraftStatus
-from slipstream.cli.swapping.comparison import LEAST_TURNS, Figures, Sums, Tally, Verdict, judge
+from slipstream.cli.swapping.comparison import LEAST_TURNS, Figures, Tally, Verdict, judge
+from slipstream.ratio_sums import RatioSums
 from slipstream.v1 import operator_pb2
 
 
 def figures(turns: int, acceptance: float, seed: int = 0, rate: float = 100.0, spread: float = 0.2) -> DraftFigures:
-    """Of random turns, each with a rate of its own."""
+    """Return the figures of random turns, each with a rate of its own."""
     chance, sums = random.Random(seed), DraftFigures(session_count=turns)
     for _ in range(turns):
         steps = chance.randint(10, 30)
@@ -46,8 +47,8 @@ def test_a_ratio_has_the_standard_error_that_repetitions_show() -> None:
 
 
 def test_one_turn_has_no_standard_error_and_none_has_no_ratio() -> None:
-    assert Sums().ratio is None
-    ratio = Sums(3.0, 4.0, 9.0, 12.0, 16.0, 1).ratio
+    assert RatioSums().ratio is None
+    ratio = RatioSums(3.0, 4.0, 9.0, 12.0, 16.0, 1).ratio
     assert ratio is not None and ratio.value == 0.75
 
 

@@ -1,18 +1,14 @@
-"""Figures of two drafts under the same traffic, and which is better beyond noise. Pure.
-
-A turn is the unit of chance: tokens of one text depend on one another. So each figure is a ratio of
-sums over turns, and its standard error is that of a ratio estimator.
-"""
+"""Figures of two drafts under the same traffic, and which is better beyond noise. Pure."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from itertools import zip_longest
-from typing import NamedTuple
 
+from slipstream.ratio_sums import RatioSums
 from slipstream.v1 import operator_pb2
 
 STANDARD_ERRORS = 2.6
@@ -23,44 +19,6 @@ LEAST_TURNS = 8
 """Turns of each draft before anything is said. Fewer: standard errors mean little."""
 
 
-class Ratio(NamedTuple):
-    """A ratio and its standard error."""
-
-    value: float
-    error: float
-
-
-@dataclass(frozen=True, slots=True)
-class Sums:
-    """Sums over turns of a numerator and a denominator, as in RatioSums."""
-
-    numerator: float = 0.0
-    denominator: float = 0.0
-    numerator_squares: float = 0.0
-    products: float = 0.0
-    denominator_squares: float = 0.0
-    count: int = 0
-
-    @classmethod
-    def of(cls, message: operator_pb2.RatioSums) -> Sums:
-        """From the wire."""
-        return cls(*(getattr(message, name) for name in cls.__slots__))
-
-    def plus(self, other: Sums, sign: int = 1) -> Sums:
-        """Return the sums of both, or with a ``sign`` of -1 the difference."""
-        return Sums(*(getattr(self, name) + sign * getattr(other, name) for name in self.__slots__))
-
-    @property
-    def ratio(self) -> Ratio | None:
-        """The ratio; None while there is none."""
-        if self.denominator <= 0 or self.count < 1:
-            return None
-        value = self.numerator / self.denominator
-        squares = self.numerator_squares - 2 * value * self.products + value * value * self.denominator_squares
-        spread = self.count / (self.count - 1) if self.count > 1 else math.inf
-        return Ratio(value, math.sqrt(max(0.0, squares) * spread) / self.denominator if squares > 0 else 0.0)
-
-
 @dataclass(frozen=True, slots=True)
 class Figures:
     """Figures of a draft, or of several together."""
@@ -68,9 +26,9 @@ class Figures:
     session_count: int = 0
     turn_count: int = 0
     token_count: int = 0
-    acceptance: Sums = field(default_factory=Sums)
-    speed: Sums = field(default_factory=Sums)
-    step_length: Sums = field(default_factory=Sums)
+    acceptance: RatioSums = field(default_factory=RatioSums)
+    speed: RatioSums = field(default_factory=RatioSums)
+    step_length: RatioSums = field(default_factory=RatioSums)
     drafted: Sequence[int] = ()
     accepted: Sequence[int] = ()
 
@@ -81,9 +39,9 @@ class Figures:
             message.session_count,
             message.turn_count,
             message.token_count,
-            Sums.of(message.acceptance),
-            Sums.of(message.speed),
-            Sums.of(message.step_length),
+            _sums_of(message.acceptance),
+            _sums_of(message.speed),
+            _sums_of(message.step_length),
             tuple(message.drafted_per_position_counts),
             tuple(message.accepted_per_position_counts),
         )
@@ -105,6 +63,10 @@ class Figures:
     def position_acceptances(self) -> list[float]:
         """Share of the hints' tokens at each position that were accepted."""
         return [accepted / drafted for drafted, accepted in zip(self.drafted, self.accepted, strict=False) if drafted]
+
+
+def _sums_of(message: operator_pb2.RatioSums) -> RatioSums:
+    return RatioSums(*(getattr(message, each.name) for each in fields(RatioSums)))
 
 
 def _added(own: Sequence[int], others: Sequence[int], sign: int) -> tuple[int, ...]:

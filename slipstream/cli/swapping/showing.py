@@ -8,9 +8,10 @@ from typing import Any
 
 from rich.table import Table
 
-from slipstream.cli.swapping.comparison import Figures, Ratio, Sums
+from slipstream.cli.swapping.comparison import Figures
 from slipstream.cli.swapping.draft_process import DraftProcess
 from slipstream.cli.swapping.trial import Finding
+from slipstream.ratio_sums import Ratio, RatioSums
 
 _MOST_POSITIONS = 8
 
@@ -75,7 +76,7 @@ def lines_after(
         yield f"the old draft service at {old} still runs; stop it once no other orchestrator uses it"
 
 
-def _ratio(sums: Sums, digits: int) -> str:
+def _ratio(sums: RatioSums, digits: int) -> str:
     ratio = sums.ratio
     return "-" if ratio is None else f"{ratio.value:.{digits}f} ± {ratio.error:.{digits}f}"
 
