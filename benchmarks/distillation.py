@@ -1,9 +1,11 @@
 """Distil the embedded draft for a domain that it does not know, and measure it before and after.
 
-The prompts are a program's JSON requests (`training.domain_prompts`), and some questions of the
-known domain, so that the draft does not forget it. The target answers those to train on through
-``slipstream distill collect``, ``slipstream distill`` trains, and real services measure acceptance
-on requests and questions that were not trained on.
+The prompts are JSON requests of a program that asks about some of the target's names
+(`training.domain_prompts`), and one question of a person about every name, so that the draft does
+not forget what it knows. The target answers those to train on through ``slipstream distill
+collect``, ``slipstream distill`` trains, and real services measure acceptance on prompts that were
+not trained on: requests of the program, requests about names for which it never asks, and questions
+in phrasings of their own.
 """
 
 from __future__ import annotations
@@ -42,16 +44,17 @@ class Prompts:
     """By domain."""
 
 
-def drawn(request_count: int, question_count: int, held_count: int, seed: int) -> Prompts:
-    """Draw prompts. The held-out questions have phrasings of their own."""
+def drawn(name_count: int, request_count: int, held_count: int, seed: int) -> Prompts:
+    """Draw prompts. The program asks about ``name_count`` names."""
     entries = corpus.read(embedded_directory("target").parent / "symbols.jsonl")
-    made = requests(entries, seed)
-    old = questions(entries, QUESTION_PHRASINGS, question_count, seed)
+    shuffled = random.Random(seed).sample(entries, len(entries))
+    own, others = (requests(names, seed) for names in (shuffled[:name_count], shuffled[name_count:]))
     held = {
-        "JSON requests": made[request_count : request_count + held_count],
-        "questions": questions(entries, HELD_OUT_PHRASINGS, held_count, seed + 1),
+        "requests": own[request_count : request_count + held_count],
+        "about other names": others[:held_count],
+        "questions": questions(shuffled[:held_count], HELD_OUT_PHRASINGS, seed),
     }
-    return Prompts([*made[:request_count], *old], held)
+    return Prompts([*own[:request_count], *questions(entries, QUESTION_PHRASINGS, seed)], held)
 
 
 def asked(draft: str, prompts: Sequence[str], temperature: float, draft_length: int) -> list[Result]:
@@ -93,8 +96,8 @@ _TRAINING = {"optimizer": "adamw", "learning-rate": 5e-4, "epochs": 10, "tempera
 def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--requests", type=int, default=2000, help="requests to train on")
-    parser.add_argument("--questions", type=int, default=500, help="questions of the known domain to train on")
+    parser.add_argument("--names", type=int, default=200, help="names about which the program asks")
+    parser.add_argument("--requests", type=int, default=1700, help="requests to train on, of 12 about each name")
     parser.add_argument("--held-out", type=int, default=100, help="prompts of each domain to measure with")
     parser.add_argument("--draft-length", type=int, default=5, help="draft tokens a round while measuring")
     parser.add_argument("--seed", type=int, default=0, help="seed of what is drawn")
@@ -103,7 +106,7 @@ def main() -> None:
     options = parser.parse_args()
     assert __doc__ is not None
     report = Report("distillation", __doc__, options.output)
-    prompts = drawn(options.requests, options.questions, options.held_out, options.seed)
+    prompts = drawn(options.names, options.requests, options.held_out, options.seed)
     with tempfile.TemporaryDirectory() as folder:
         draft, seconds = distilled(Path(folder), prompts.training, options)
         table = Table(

@@ -29,10 +29,10 @@ def requests(entries: Sequence[corpus.Entry], seed: int) -> list[str]:
     return made
 
 
-def questions(entries: Sequence[corpus.Entry], phrasings: Sequence[str], count: int, seed: int) -> list[str]:
-    """Return questions of the domain that the draft knows."""
+def questions(entries: Sequence[corpus.Entry], phrasings: Sequence[str], seed: int) -> list[str]:
+    """Return a question about each entry, of the domain that the draft knows."""
     rng = random.Random(seed)
-    return [held_out_question(entry, rng.choice(phrasings))[0]["content"] for entry in rng.choices(entries, k=count)]
+    return [held_out_question(entry, rng.choice(phrasings))[0]["content"] for entry in entries]
 
 
 def write(path: Path, texts: Sequence[str]) -> None:

@@ -12,7 +12,7 @@ import argparse
 import math
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -52,19 +52,31 @@ POLISH_DRAFT_RECIPE = Recipe(passes=16, peak_learning_rate=1e-3, batch_tokens=20
 STEPS = ("corpus", "tokenizer", "target", "polish", "draft", "polish-draft")
 
 
-def train_tokenizer(entries: list[corpus.Entry], out: Path) -> None:
+def train_tokenizer(
+    entries: list[corpus.Entry],
+    out: Path,
+    *,
+    vocabulary_size: int = VOCABULARY_SIZE,
+    special_tokens: Sequence[str] = (END_OF_TEXT, TURN_START, TURN_END),
+    words: pre_tokenizers.PreTokenizer | None = None,
+    seed: int = 0,
+) -> None:
     """Train a byte-level BPE on the corpus's dialogues. Symbols are repeated, so that common ones
-    become few tokens."""
+    become few tokens.
+
+    ``special_tokens`` are the first ids, in this order. ``words`` divides text, by GPT-2's pattern
+    if it is None.
+    """
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = words or pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY_SIZE,
-        special_tokens=[END_OF_TEXT, TURN_START, TURN_END],
+        vocab_size=vocabulary_size,
+        special_tokens=[*special_tokens],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    rng = random.Random(0)
+    rng = random.Random(seed)
     texts = [m["content"] for _ in range(3) for d in draw_pass(entries, rng) for m in d]
     texts += ["system\nuser\nassistant\n", *SYSTEM_PROMPTS, *HELD_OUT_PHRASINGS]
     tokenizer.train_from_iterator(texts, trainer)

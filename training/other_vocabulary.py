@@ -9,18 +9,14 @@ in the draft's own tokens. 16 passes take eight minutes on one quiet core.
 from __future__ import annotations
 
 import argparse
-import random
 from pathlib import Path
 
 import torch
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, pre_tokenizers
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from training import corpus
-from training.dialogues import HELD_OUT_PHRASINGS, SYSTEM_PROMPTS, draw_pass
 from training.embedded_pair import (
-    CHAT_TEMPLATE,
-    CONTEXT_LENGTH,
     DRAFT_SHAPE,
     END_OF_TEXT,
     TURN_END,
@@ -30,6 +26,7 @@ from training.embedded_pair import (
     new_model,
     save,
     train,
+    train_tokenizer,
 )
 
 VOCABULARY_SIZE = 2048
@@ -37,39 +34,14 @@ RECIPE = Recipe(passes=16, peak_learning_rate=2e-3, batch_tokens=2048)
 DIRECTORY = Path("proving/other_vocabulary")
 """Directory in which the proof, benchmarks and tests look for the draft."""
 
-_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_RULE = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 """Llama 3's pattern. The embedded pair's, GPT-2's, lets a word begin with a space alone."""
-
-
-def train_tokenizer(entries: list[corpus.Entry], out: Path) -> None:
-    """Train a byte-level BPE whose words are other ones than the embedded pair's."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(_WORDS), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY_SIZE,
-        special_tokens=[END_OF_TEXT, TURN_END, TURN_START],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    rng = random.Random(1)
-    texts = [m["content"] for _ in range(3) for d in draw_pass(entries, rng) for m in d]
-    texts += ["system\nuser\nassistant\n", *SYSTEM_PROMPTS, *HELD_OUT_PHRASINGS]
-    tokenizer.train_from_iterator(texts, trainer)
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        eos_token=TURN_END,
-        pad_token=END_OF_TEXT,
-        chat_template=CHAT_TEMPLATE,
-        clean_up_tokenization_spaces=False,
-        model_max_length=CONTEXT_LENGTH,
-    )
-    fast.save_pretrained(out)
+_WORDS = pre_tokenizers.Sequence(
+    [
+        pre_tokenizers.Split(Regex(_RULE), "isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+    ]
+)
 
 
 def adapted(draft: LlamaForCausalLM, old: PreTrainedTokenizerFast, new: PreTrainedTokenizerFast) -> LlamaForCausalLM:
@@ -97,7 +69,10 @@ def main() -> None:
     parser.add_argument("--passes", type=int, default=RECIPE.passes, help="passes over the corpus")
     options = parser.parse_args()
     entries = corpus.read(options.pair / "symbols.jsonl")
-    train_tokenizer(entries, options.out)
+    special_tokens = (END_OF_TEXT, TURN_END, TURN_START)
+    train_tokenizer(
+        entries, options.out, vocabulary_size=VOCABULARY_SIZE, special_tokens=special_tokens, words=_WORDS, seed=1
+    )
     old = PreTrainedTokenizerFast.from_pretrained(options.pair / "draft")
     new = PreTrainedTokenizerFast.from_pretrained(options.out)
     model = adapted(load(options.pair / "draft", "cpu"), old, new)

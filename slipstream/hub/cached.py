@@ -11,7 +11,7 @@ from typing import Any
 from huggingface_hub import scan_cache_dir
 from huggingface_hub.errors import CacheNotFound
 
-from slipstream.engine.checkpoint import CONFIG, check_config, check_weights
+from slipstream.engine.checkpoint import CONFIG, check_config, check_weights, quantisation_in
 from slipstream.engine.compiled.checkpoint_config import FAMILIES
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.gguf_metadata import read_metadata
@@ -33,6 +33,8 @@ class CachedModel:
     """Engine that would serve it, by its files' headers; empty if none would."""
     refusal: str = ""
     """Reason why no engine would serve it."""
+    draft_only: bool = False
+    """True if it is served as a draft, and not as a target: its weights are quantised."""
 
 
 def cached_models() -> Sequence[CachedModel]:
@@ -67,7 +69,8 @@ def _models(repository: str, revision: Any) -> Iterator[CachedModel]:
         return
     engine, refusal = _checkpoint_engine(directory, repository)
     kind = "safetensors" if any(path.suffix == ".safetensors" for path in sizes) else "none"
-    yield CachedModel(name, repository, said, sum(sizes.values()), kind, engine, refusal)
+    draft_only = bool(engine) and quantisation_in(directory) is not None
+    yield CachedModel(name, repository, said, sum(sizes.values()), kind, engine, refusal, draft_only)
 
 
 def _is_part(path: Path, first: Path) -> bool:
@@ -79,12 +82,13 @@ def _is_part(path: Path, first: Path) -> bool:
 def _checkpoint_engine(directory: Path, name: str) -> tuple[str, str]:
     """Return the engine that would serve a checkpoint, or an empty one with what is wrong."""
     try:
-        check_config(directory, name)
-        check_weights(directory, name)
+        quantised = quantisation_in(directory) is not None
+        check_config(directory, name, quantised=quantised)
+        check_weights(directory, name, quantised=quantised)
         config = json.loads((directory / CONFIG).read_text(encoding="utf-8"))
     except (UnsupportedModelError, OSError, ValueError) as error:
         return "", str(error)
-    if config["model_type"] in FAMILIES:
+    if config["model_type"] in FAMILIES and not quantised:
         return "compiled", ""
     if any(str(one).endswith(("ForCausalLM", "LMHeadModel")) for one in config.get("architectures") or ()):
         return "torch", ""

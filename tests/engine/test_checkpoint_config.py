@@ -74,6 +74,13 @@ def test_frequencies_have_torchs_bits(base: float) -> None:
         assert np.array_equal(inverse_frequencies(base, size), expected.numpy()), size
 
 
+@pytest.mark.parametrize("base", BASES)
+def test_frequencies_are_near_those_of_numbers_with_more_bits(base: float) -> None:
+    for size in (16, 96, 128, 256):
+        exact = np.float64(base) ** -(np.arange(0, size, 2) / size)
+        assert np.allclose(inverse_frequencies(base, size), exact, rtol=2e-6, atol=0), size
+
+
 def test_vector_instructions_have_torchs_name() -> None:
     assert torch.backends.cpu.get_cpu_capability() == VECTORS
 

@@ -36,6 +36,14 @@ def test_logits_of_fewer_bits_are_widened_first(top_count: int) -> None:
         assert [value for _, value in row.top] == exact[index].topk(top_count).values.tolist()
 
 
+def test_they_are_near_those_of_numbers_with_more_bits() -> None:
+    logits = torch.randn(6, 50, generator=torch.Generator().manual_seed(2)) * 3
+    exact = logits.double().log_softmax(-1)
+    for index, row in enumerate(logprobs_of(logits, list(range(6)), [3] * 6)):
+        assert row.logprob == pytest.approx(float(exact[index, index]), abs=2e-6)
+        assert [value for _, value in row.top] == pytest.approx(exact[index].topk(3).values.tolist(), abs=2e-6)
+
+
 def test_a_row_has_no_more_likeliest_tokens_than_the_vocabulary_has() -> None:
     (row,) = logprobs_of(torch.tensor([[0.0, 2.0, 2.0]]), [0], [20])
     assert [token for token, _ in row.top] == [1, 2, 0]

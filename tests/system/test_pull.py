@@ -62,6 +62,22 @@ def test_the_files_that_are_served_come_and_are_listed(hub: FakeHub, tmp_path: P
     assert "org/name" in run(hub, tmp_path, "list").stdout
 
 
+@pytest.mark.parametrize("says_how", [True, False])
+def test_quantised_weights_are_listed_for_drafts_if_the_config_says_how(
+    hub: FakeHub, tmp_path: Path, says_how: bool
+) -> None:
+    config = json.loads(hub.files["config.json"])
+    if says_how:
+        hub.files["config.json"] = json.dumps(config | {"quantization_config": {"quant_method": "torchao"}}).encode()
+    else:
+        hub.files["quant_config.json"] = b"{}"
+    assert run(hub, tmp_path, "pull", "org/name").returncode == 0
+    (model,) = json.loads(run(hub, tmp_path, "list", "--json").stdout)["models"]
+    assert (model["served_by"], model["draft_only"]) == (("torch", True) if says_how else ("", False))
+    assert says_how == ("torch, as a draft" in run(hub, tmp_path, "list").stdout)
+    assert says_how != ("quantised" in model["refusal"])
+
+
 def test_one_gguf_file_comes_with_its_other_parts(hub: FakeHub, tmp_path: Path) -> None:
     parts = [f"model-q8-0000{number}-of-00002.gguf" for number in (1, 2)]
     hub.files |= dict.fromkeys((*parts, "model-q4.gguf"), b"GGUF")

@@ -63,7 +63,8 @@ def _model_table(models: Sequence[CachedModel]) -> Table:
         table.add_column(column, justify="right" if column == "size" else "left", overflow="fold")
     for model in models:
         size = f"{model.byte_count / 1e9:.2f} GB" if model.byte_count >= 1e9 else f"{model.byte_count / 1e6:.1f} MB"
-        table.add_row(model.name, model.revision, size, model.kind, model.served_by or f"none: {model.refusal}")
+        engine = f"{model.served_by}, as a draft" if model.draft_only else model.served_by
+        table.add_row(model.name, model.revision, size, model.kind, engine or f"none: {model.refusal}")
     return table
 
 

@@ -1,4 +1,5 @@
-"""Frequencies of rotary positions, with the bits that torch gives them.
+"""Frequencies of rotary positions, on every machine with the bits that torch gives them where it
+has AVX-512.
 
 A power is computed as Sleef's powf does it, which torch uses on CPUs: by a logarithm and an
 exponential of two float32 numbers each (Shibata, Petrogalli, "SLEEF: A Portable Vectorized Library
