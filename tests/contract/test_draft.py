@@ -55,9 +55,9 @@ class Stream:
         while True:
             for index, result in enumerate(self.results):
                 if is_it(result):
-                    del self.results[: index + 1]
+                    later = self.results[index + 1 :]  # of other rounds the earlier ones stay: they may come first
+                    self.results = [each for each in self.results[:index] if each.round != result.round] + later
                     return result
-            self.results.clear()
             response = await asyncio.wait_for(self.call.read(), 10)
             assert isinstance(response, draft_pb2.DraftResponse)
             self.results += response.results
