@@ -90,14 +90,14 @@ def distilled(folder: Path, prompts: Sequence[str], options: argparse.Namespace)
     return out, seconds
 
 
-_TRAINING = {"optimizer": "adamw", "learning-rate": 5e-4, "epochs": 10, "temperature": 0.8}
+_TRAINING = {"optimizer": "adamw", "learning-rate": 3e-4, "epochs": 16, "temperature": 0.8}
 
 
 def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--names", type=int, default=200, help="names about which the program asks")
-    parser.add_argument("--requests", type=int, default=1700, help="requests to train on, of 12 about each name")
+    parser.add_argument("--requests", type=int, default=2000, help="requests to train on, of 12 about each name")
     parser.add_argument("--held-out", type=int, default=100, help="prompts of each domain to measure with")
     parser.add_argument("--draft-length", type=int, default=5, help="draft tokens a round while measuring")
     parser.add_argument("--seed", type=int, default=0, help="seed of what is drawn")
