@@ -2,10 +2,10 @@
 
 The prompts are JSON requests of a program that asks about some of the target's names
 (`training.domain_prompts`), and one question of a person about every name, so that the draft does
-not forget what it knows. The target answers those to train on through ``slipstream distill
-collect``, ``slipstream distill`` trains, and real services measure acceptance on prompts that were
-not trained on: requests of the program, requests about names for which it never asks, and questions
-in phrasings of their own.
+not forget what it knows. The target answers them through ``slipstream distill collect``, and
+``slipstream distill`` trains. Real services measure acceptance on prompts that were not trained on:
+requests of the program, requests about names for which it never asks, and questions in phrasings of
+their own.
 """
 
 from __future__ import annotations

@@ -14,12 +14,12 @@ class DraftState(Enum):
     """The state of a draft."""
 
     CONNECTING = auto()
-    """It has not been reached yet."""
+    """The orchestrator has not reached the draft yet."""
     SERVING = auto()
     AWAY = auto()
-    """It was reached, and is away or fails."""
+    """The draft was reached, and is away or fails."""
     MISMATCHED = auto()
-    """Its tokenizer does not fit."""
+    """The draft's tokenizer does not fit the target's."""
 
 
 class TrialTerms(NamedTuple):

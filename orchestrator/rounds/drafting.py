@@ -67,9 +67,9 @@ class DraftSide:
         self.verified_count = self.accepted_count = 0
         """Of its tokens."""
         self.source_id: int | None = None
-        """Id of the draft in its hints; None before the first one."""
+        """Id that the draft gives its hints; None before the first one."""
         self.figures = DraftFigures()
-        """What came of its hints, turn by turn."""
+        """Figures of the draft's hints, turn by turn."""
         self.shared = SharedProcessors()
         """State that sessions share whose target computes on the draft's processors."""
 

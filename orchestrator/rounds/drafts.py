@@ -63,7 +63,7 @@ class Drafts:
 
     @property
     def info(self) -> ModelInfo | None:
-        """What the first of them hosts that fits, or if none does, that is known."""
+        """Facts of the first draft that fits; if none fits, of the first that is known."""
         known = [side for side in self._sides.values() if side.info is not None]
         return next((side.info for side in known if side.fits), known[0].info if known else None)
 
@@ -74,8 +74,8 @@ class Drafts:
 
     @property
     def mismatched(self) -> ModelInfo | None:
-        """What one of them hosts, if no tokens are the target's, none ever were, and there is none
-        that is not known yet. None while one is on trial."""
+        """Facts of a draft whose tokens are not the target's, if every draft is known and none ever
+        fitted. None while one is on trial."""
         if (
             self._has_served
             or self.trial is not None

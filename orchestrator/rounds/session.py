@@ -18,11 +18,10 @@ class SessionRounds:
 
     id: str
     drafting: SessionDrafting
-    """Its side at its first draft, the only one under the ratio test."""
+    """The session's side at its first draft, the only one under the ratio test."""
     verifier: PeerSequence = field(default_factory=PeerSequence)
     shared_length: int = 0
-    """How many of the running turn's tokens were the session's before it: what is left of them if
-    the turn is undone."""
+    """Tokens that the session had before the running turn, and keeps if the turn is undone."""
 
     proposers: Sequence[Proposer] = ()
     """The makers of hints for its runs."""
@@ -35,7 +34,7 @@ class SessionRounds:
 
     @property
     def draftings(self) -> tuple[SessionDrafting, ...]:
-        """Its sides at all its drafts."""
+        """The session's sides at all its drafts."""
         return (self.drafting, *self.drafting.beside)
 
     def begin_turn(self, shared_length: int, *, recompute: bool) -> None:

@@ -48,7 +48,7 @@ class Verifier:
         self.stream = Stream(self)  # it needs the channel alone
 
     async def text(self, handle: str, length: int, number: int = 1, **more: bool) -> list[int]:
-        """What a new run says."""
+        """Return the tokens of a new run."""
         tokens: list[int] = []
         await self.stream.start(number, length, length, handle=handle, **more)
         async for result in self.stream.results():
@@ -59,7 +59,7 @@ class Verifier:
         raise AssertionError
 
     def totals(self) -> tuple[float, float, float, float]:
-        """Its metrics of collecting."""
+        """Return the verifier's metrics of collecting."""
         found = metrics_of(self.metrics)
         names = ("collecting", "collected_rows_total", "collect_dropped_rows_total", "collected_bytes_total")
         return tuple(found[f"slipstream_{name}"][()] for name in names)  # type: ignore[return-value]

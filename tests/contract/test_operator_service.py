@@ -46,7 +46,7 @@ class Peers:
 
 
 class Others:
-    """Another process, which is away."""
+    """Stands for another orchestrator, which is away."""
 
     async def ask(self, method: str, request: Any, context: Any) -> Sequence[pb.ProcessDrafts]:
         return [pb.ProcessDrafts(process_id="q", error=status_pb2.Status(code=14, message=f"{method}: away"))]

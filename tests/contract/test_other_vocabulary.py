@@ -52,7 +52,7 @@ async def started(services: Services, number: int = 1, text: str = QUESTION, **f
 
 
 async def own_answer(count: int) -> str:
-    """What the draft says to those that speak its own tokens."""
+    """Return the draft's answer to a peer that speaks the draft's own tokens."""
     services = Services(HostLimits())
     await services.start(load_draft=load_embedded)
     try:

@@ -97,8 +97,8 @@ def prompt_for(number: int) -> list[int]:
 
 
 def texts_of(engine: Engine, rules: Sequence[SamplingRule], count: int) -> list[list[Choice]]:
-    """What sequences choose: one step over the prompts, one over hints that are wrong at the third
-    token, and a multi-step run of all together."""
+    """Return the choices of sequences: of a step over the prompts, of one over hints that are wrong
+    at the third token, and of a multi-step run of all together."""
     sequences = [CachedSequence(f"sequence {number}") for number in range(len(rules))]
     prompts = [*map(prompt_for, range(len(rules)))]
     appends = []
@@ -171,7 +171,7 @@ def test_collecting_changes_no_bit_and_collects_what_torch_says(kind: str, share
 async def collect_with(
     folder: Path, act: Callable[[Bench], Any], *, limits: BatchLimits | None = None
 ) -> tuple[list[SequenceRecord], CollectTotals]:
-    """What is collected while something happens on a host."""
+    """Return what a host collects during ``act``."""
     collection = Collection(folder)
     async with bench(profiled=False, batch_limits=limits) as it:
         it.host.engine.observer = collection.collector
@@ -198,7 +198,7 @@ async def test_rejected_hints_are_collected_and_what_follows_them_is_not(tmp_pat
 
 
 async def test_the_rest_of_a_hint_that_two_steps_share_is_left_out(tmp_path: Path) -> None:
-    """Its first tokens may be wrong: the second step cannot see that."""
+    """The hint's first tokens may be wrong, and the second step cannot see that."""
     prompt = prompt_of(1, 12)
     right = said(prompt, 40)
 
@@ -234,7 +234,7 @@ async def test_a_run_is_one_record_through_hints_and_multi_step_runs(tmp_path: P
 
 
 async def test_a_sequence_that_goes_back_begins_another_record(tmp_path: Path) -> None:
-    """Also one that goes back, and comes again to the same length with other tokens."""
+    """So does a sequence that goes back and returns to the same length with other tokens."""
     first = prompt_of(1, 20)
     second = [*first[:10], *prompt_of(2, 20)]
 

@@ -127,7 +127,8 @@ async def test_a_run_that_did_not_ask_for_heads_gets_no_guess() -> None:
 
 
 async def test_heads_that_keep_state_hear_of_each_row_once() -> None:
-    """Also of the prompt's. Of a run that takes no guesses they hear what single steps settle."""
+    """Rows of the prompt count too. Of a run that takes no guesses, heads hear what single steps
+    settle."""
     oracle = Oracle(0.7, reads_all_rows=True)
     async with bench(batch_limits=BatchLimits(prefill_chunk=16), heads=oracle) as it:
         for handle, terms in (("a", FIXED), ("b", HintTerms(fixed_count=4)), ("c", FIXED)):
@@ -145,7 +146,7 @@ async def test_heads_that_keep_state_hear_of_each_row_once() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_guesses_change_no_text_and_meet_the_right_rows(seed: int) -> None:
-    """Of runs side by side that pause, take pages from one another, and get other hints too."""
+    """The runs stand side by side, pause, take pages from one another, and get other hints too."""
     rng, oracle = random.Random(seed), Oracle(0.6, most=6, reads_all_rows=bool(seed % 2))
     limits = BatchLimits(max_step_tokens=rng.choice([24, 512]), prefill_chunk=16)
     async with bench(rng.choice([60, 4000]), limits, heads=oracle) as it:

@@ -16,7 +16,8 @@ TARGET = "arithmetic:ends=0&forward_ms=8"
 EVEN, ODD = "arithmetic:ends=0&half=0", "arithmetic:ends=0&half=1"
 LENGTH = 150
 SETTINGS = Settings(max_token_count=LENGTH, draft_length=4)
-"""Of a fixed length: each step waits a moment for a hint, so a busy machine changes little."""
+"""Settings with a fixed draft length. Each step waits a moment for a hint, so a busy machine
+changes little."""
 PROMPTS = [[10 + number, 20, 30, 40] for number in range(6)]
 
 
