@@ -14,13 +14,16 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from slipstream.engine.engine import Append
 from slipstream.engine.hidden_heads import HiddenHeads, Settled
 from slipstream.engine.hinting.hints import Hint, Source
+from slipstream.engine.hinting.own_worth import CommonWorth, RunWorth
 from slipstream.engine.job import Job
+from slipstream.engine.run_hints import RunHints
 from slipstream.engine.run_job import RunJob
 from slipstream.step_times import StepTimes
 
@@ -63,12 +66,18 @@ class HeadWork:
         self._heads = heads
         self._times = StepTimes([(1, max(seconds, 1e-6))])
         self._places: list[_Place] = []
+        self._worths: defaultdict[int, CommonWorth] = defaultdict(CommonWorth)
+        """The worth of guesses to runs of each class of temperatures."""
         self._guessed: set[RunJob] = set()
         """Runs with a guess that no step has seen."""
         self.guess_count = 0
         """Guesses so far, each after one run."""
         self.guess_seconds = 0.0
         """Seconds that they took."""
+
+    def admit(self, hints: RunHints) -> None:
+        """Let a run that begins use what all runs have learnt of guesses, and add to it."""
+        hints.heads_worth = RunWorth(self._worths[hints.temperature_class])
 
     def seconds(self) -> float:
         """Return the seconds that the last guesses took before the step that is about to begin."""

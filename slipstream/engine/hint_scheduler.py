@@ -53,6 +53,7 @@ class HintScheduler:
         """Take in a job that begins."""
         if isinstance(job, RunJob) and job.hints is not None:
             job.hints.bind(self.calibration, self._habit)
+            self._heads.admit(job.hints)
 
     def prepare(self, active: Sequence[Job]) -> tuple[list[Job], float]:
         """Give runs the hint tokens that the next step verifies.

@@ -12,7 +12,7 @@ from slipstream.engine.hinting.calibration import Calibration
 from slipstream.engine.hinting.hints import MOST_HINTS, Candidate, Hint, HintBox, Maker, Source, index_to_drop
 from slipstream.engine.hinting.holding import Habit, Hold
 from slipstream.engine.hinting.makers import GuessKeeper, InnerMaker, NgramMaker
-from slipstream.engine.hinting.own_worth import OwnWorth
+from slipstream.engine.hinting.own_worth import CommonWorth, RunWorth
 from slipstream.engine.hinting.selection import Offer
 
 
@@ -51,8 +51,8 @@ class RunHints:
         self._calibration = Calibration()
         self.guesses = GuessKeeper()
         """The place for the guesses of the heads."""
-        self.heads_worth = OwnWorth()
-        """The worth of such guesses for this run."""
+        self.heads_worth = RunWorth(CommonWorth())
+        """The worth of such guesses for this run. `HeadWork.admit` lets it learn from others."""
         self._makers: list[InnerMaker] = [self.guesses, *([NgramMaker()] if terms.takes_ngrams else [])]
 
     def offer(self, hint: Hint) -> bool:

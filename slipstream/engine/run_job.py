@@ -243,6 +243,8 @@ class RunJob(ContinuingJob):
             if self.end is not None:
                 break
         self._note_step(self.length - before, len(hint), accepted)
+        if self.hints is not None and self.hints.terms.takes_heads:
+            self.hints.heads_worth.advance(self.length - before)
         self._hint = ()
         self.pending, self.wanted = [self.tokens[-1]], 1
         if self._takes_several:

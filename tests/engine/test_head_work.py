@@ -118,6 +118,14 @@ async def test_right_guesses_save_steps() -> None:
         assert it.host._thread.heads.guess_count == 40  # none after the end
 
 
+async def test_short_runs_rest_if_the_guesses_of_those_before_did_not_pay() -> None:
+    oracle = Oracle(0.001)
+    async with bench(heads=oracle) as it:
+        for number in range(30):
+            await run_of(it, oracle, HEADS, 16, f"run {number}")
+        assert 4 <= it.host._thread.heads.guess_count <= 30
+
+
 async def test_a_run_that_did_not_ask_for_heads_gets_no_guess() -> None:
     oracle = Oracle()
     async with bench(heads=oracle) as it:

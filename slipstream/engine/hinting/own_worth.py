@@ -2,7 +2,8 @@
 
 A guess delays the next step, of all runs. It pays if the tokens that it adds exceed those that the
 runs would have made in that time without guesses. A run whose guesses do not pay rests, and guesses
-again for a few steps later on.
+again for a few steps later on. A run that begins rests if those of other runs do not pay: a short
+answer would be over before it has found that out.
 """
 
 from __future__ import annotations
@@ -20,8 +21,13 @@ _SHORTEST_REST, _LONGEST_REST = 32, 512
 that do not pay cost less, but those that have begun to pay are found out later."""
 
 
+_LONGEST_COMMON_REST = 64
+"""Tokens that a run rests because of others at most, so that no caller's texts keep another's from
+guesses. More: answers of that length cost less where guesses do not pay."""
+
+
 class OwnWorth:
-    """The worth of one run's guesses, in tokens for each guess."""
+    """The worth of guesses along one text, in tokens for each guess."""
 
     def __init__(self) -> None:
         self.net = 0.0
@@ -49,3 +55,51 @@ class OwnWorth:
         self._rests_until = length + self._rest
         self._rest = min(2 * self._rest, _LONGEST_REST)
         self._trials_left, self._count = _TRIALS_AFTER_REST, 0
+
+
+class CommonWorth:
+    """The worth of guesses to all runs, one after another as if they were one text."""
+
+    def __init__(self) -> None:
+        self._worth = OwnWorth()
+        self._length = 0
+
+    @property
+    def rests(self) -> bool:
+        """True if a run that begins does not guess now."""
+        return self._worth.rests_at(self._length)
+
+    def record(self, gain: float, cost: float) -> None:
+        """Record a guess of any run; see `OwnWorth.record`."""
+        self._worth.record(gain, cost, self._length)
+
+    def advance(self, token_count: int) -> None:
+        """Count tokens of a run that may guess."""
+        self._length += token_count
+
+
+class RunWorth:
+    """The worth of one run's guesses: that of all runs until the run has guessed itself, or for
+    `_LONGEST_COMMON_REST` tokens."""
+
+    def __init__(self, common: CommonWorth) -> None:
+        self._common = common
+        self._own: OwnWorth | None = None
+        self._token_count = 0
+
+    def rests_at(self, length: int) -> bool:
+        """Return True if the run does not guess at a length of its text."""
+        if self._own is not None:
+            return self._own.rests_at(length)
+        return self._common.rests and self._token_count < _LONGEST_COMMON_REST
+
+    def record(self, gain: float, cost: float, length: int) -> None:
+        """Record a guess of the run; see `OwnWorth.record`."""
+        self._own = self._own or OwnWorth()
+        self._own.record(gain, cost, length)
+        self._common.record(gain, cost)
+
+    def advance(self, token_count: int) -> None:
+        """Count tokens of the run."""
+        self._token_count += token_count
+        self._common.advance(token_count)
