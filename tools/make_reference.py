@@ -39,6 +39,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "decisions/README.md": decisions.page,
     "benchmarks/README.md": partial(benchmarks.page, DOCS / "benchmarks" / "README.md"),
     "guides/collect.md": partial(benchmarks.page, DOCS / "guides" / "collect.md"),
+    "guides/distill.md": partial(benchmarks.page, DOCS / "guides" / "distill.md"),
     "guides/eagle3.md": partial(benchmarks.page, DOCS / "guides" / "eagle3.md"),
     "guides/gguf.md": partial(benchmarks.page, DOCS / "guides" / "gguf.md"),
 }
