@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
 from slipstream.cli.words import plural
@@ -17,6 +18,11 @@ from slipstream.drift.counts import AcceptanceCounts
 from slipstream.drift.findings import Finding, worse
 from slipstream.v1 import acceptance_pb2
 
+_COLUMNS = ("task", "last week", "now", "", "difference", "since", "temperature", "tokens now", "draft", "target")
+_LEAST_COLUMNS = 4
+"""Columns that are shown on any terminal."""
+
+_ANY_WIDTH = 10_000
 _TEMPERATURES = ("0", "to 0.5", "to 1", "to 1.5", "above 1.5")
 _STYLES = {State.WORSE: "red", State.BETTER: "green", State.FEW: "dim"}
 
@@ -24,7 +30,7 @@ _STYLES = {State.WORSE: "red", State.BETTER: "green", State.FEW: "dim"}
 def print_report(findings: Sequence[Finding], changes: Sequence[acceptance_pb2.TargetChange], console: Console) -> None:
     """Print a table, what to do, and changes of the target in the last week."""
     if findings:
-        console.print(_table(findings))
+        console.print(_fitting_table(findings, console))
     else:
         console.print("no draft tokens in the last eight days", soft_wrap=True)
     for change in _recent(changes):
@@ -53,14 +59,23 @@ def as_dict(findings: Sequence[Finding], changes: Sequence[acceptance_pb2.Target
     }
 
 
-def _table(findings: Sequence[Finding]) -> Table:
+def _fitting_table(findings: Sequence[Finding], console: Console) -> Table:
+    """Return a table with as many of the last columns as the console has room for."""
+    table = _table(findings, len(_COLUMNS))
+    for count in range(len(_COLUMNS) - 1, _LEAST_COLUMNS - 1, -1):
+        if Measurement.get(console, console.options.update(max_width=_ANY_WIDTH), table).maximum <= console.width:
+            break
+        table = _table(findings, count)
+    return table
+
+
+def _table(findings: Sequence[Finding], count: int) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    columns = ("task", "temperature", "last week", "now", "difference", "tokens now", "", "since", "draft", "target")
-    for name in columns:
+    for name in _COLUMNS[:count]:
         right = name in ("last week", "now", "difference", "tokens now")
         table.add_column(name, justify="right" if right else "left", no_wrap=name != "task", overflow="fold")
     for finding in findings:
-        table.add_row(*_cells(finding), style=_STYLES.get(finding.comparison.state))
+        table.add_row(*_cells(finding)[:count], style=_STYLES.get(finding.comparison.state))
     return table
 
 
@@ -69,13 +84,13 @@ def _cells(finding: Finding) -> tuple[str, ...]:
     is_judged = found.state is not State.FEW
     return (
         shown_task(finding.task),
-        _temperature(finding.temperature_class),
         f"{found.before.acceptance:.3f}" if found.before.drafted else "-",
         f"{found.now.acceptance:.3f}" if found.now.drafted else "-",
-        f"{found.difference:+.3f} ± {found.error:.3f}" if is_judged else "-",
-        str(found.now.drafted),
         found.state.value,
+        f"{found.difference:+.3f} ± {found.error:.3f}" if is_judged else "-",
         "" if found.since is None else datetime.fromtimestamp(found.since * 3600).strftime("%Y-%m-%d %H:%M"),
+        _temperature(finding.temperature_class),
+        str(found.now.drafted),
         _changed(finding.pair_before.draft, finding.pair.draft),
         _changed(finding.pair_before.target, finding.pair.target),
     )
@@ -103,7 +118,8 @@ def _change(change: acceptance_pb2.TargetChange) -> str:
 def _verdict(findings: Sequence[Finding]) -> str:
     found = worse(findings)
     if found:
-        return f"drift: {plural(len({finding.task for finding in found}), 'task')} below last week"
+        tasks = sorted({shown_task(finding.task) for finding in found})
+        return f"drift: {plural(len(tasks), 'task')} below last week: {', '.join(tasks)}"
     if all(finding.comparison.state is State.FEW for finding in findings):
         return "too few tokens to judge: now, or in the week before"
     return "no drift"

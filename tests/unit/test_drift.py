@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from slipstream.cli.drift_report import as_dict, print_report
+from slipstream.cli.output import output
 from slipstream.drift.advice import advice
 from slipstream.drift.change import Comparison, Demand, Hour, State, compare
 from slipstream.drift.counts import NOTHING, AcceptanceCounts, overdispersion, total
@@ -246,8 +247,8 @@ def test_the_advice_fits_the_cause(hours: Iterable[acceptance_pb2.AcceptanceHour
 # --- the report
 
 
-def report(hours: Sequence[acceptance_pb2.AcceptanceHour]) -> str:
-    console = Console(width=200, record=True, file=io.StringIO())
+def report(hours: Sequence[acceptance_pb2.AcceptanceHour], width: int = 200) -> str:
+    console = Console(width=width, record=True, file=io.StringIO())
     print_report(findings_of(hours, DEMAND), [], console)
     return console.export_text()
 
@@ -257,7 +258,22 @@ def test_the_table_says_what_fell_since_when_and_what_to_do() -> None:
     line = next(line for line in told.splitlines() if line.startswith("sums"))
     for part in ("0.800", "0.500", "-0.300 ±", "3200", "worse", "1970-02-13", "dddddddd", "aaaaaaaa"):
         assert part in line
-    assert "what to do: Other tasks are as they were" in told and "drift: 1 task below last week" in told
+    assert "what to do: Other tasks are as they were" in told and "drift: 1 task below last week: sums" in told
+
+
+@pytest.mark.parametrize("width", [50, 60, 80, 100, 120])
+def test_a_narrow_terminal_shows_whole_columns_and_which_task_fell(width: int) -> None:
+    told = report(rows("summaries/of-news", FELL), width).splitlines()
+    assert told[0].split()[:3] == ["task", "last", "week"] and all(len(line) <= width for line in told[:2])
+    assert told[1].split()[:4] == ["summaries/of-news", "0.800", "0.500", "worse"]
+
+
+def test_a_file_gets_whole_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setattr("sys.stdout", io.StringIO())
+    assert output().width > 1000
+    monkeypatch.setenv("COLUMNS", "70")
+    assert output().width == 70
 
 
 def test_a_report_without_drift_says_so() -> None:

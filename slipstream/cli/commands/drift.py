@@ -7,10 +7,10 @@ import sys
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from slipstream.cli.drift_report import as_dict, print_report
 from slipstream.cli.ending import refusals
+from slipstream.cli.output import output
 from slipstream.cli.reaching import Server, with_server
 from slipstream.drift.change import Demand
 from slipstream.drift.findings import findings_of, worse
@@ -39,7 +39,7 @@ def drift(
 
     The exit status is 0 without drift, 1 with drift, and 2 if the orchestrator cannot be asked.
 
-    In cron: slipstream drift --json > drift.json || mail -s drift ops@example.org < drift.json
+    In cron: slipstream drift > drift.txt 2>&1 || mail -s drift ops@example.org < drift.txt
     """
     with refusals(server.address, status=2), server.client() as client:
         history = client.acceptance_history()
@@ -47,6 +47,6 @@ def drift(
     if as_json:
         typer.echo(json.dumps(as_dict(findings, history.target_changes)))
     else:
-        print_report(findings, history.target_changes, Console(highlight=False))
+        print_report(findings, history.target_changes, output())
     if worse(findings):
         sys.exit(1)

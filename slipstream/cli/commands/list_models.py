@@ -8,10 +8,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from slipstream.cli.ending import progress
+from slipstream.cli.output import output
 from slipstream.extras import missing
 from slipstream.hub.pairs import Pair, known_pairs
 
@@ -35,7 +35,7 @@ def list_models(
         found = None if models is None else [asdict(model) for model in models]
         typer.echo(json.dumps({"models": found, "pairs": [asdict(pair) for pair in pairs]}))
         return
-    console = Console(highlight=False)
+    console = output()
     if models:
         console.print(_model_table(models))
     elif models is not None:

@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from slipstream.cli.ending import progress, refusals
+from slipstream.cli.output import output
 from slipstream.cli.reaching import Server, with_server
 from slipstream.cli.terminal import argument_text
 from slipstream.cli.top_screen import duration
@@ -38,7 +38,7 @@ def list_all(
     if as_json:
         typer.echo(json.dumps([_as_dict(session) for session in found]))
     elif found:
-        Console(highlight=False).print(table(found, datetime.now(UTC)))
+        output().print(table(found, datetime.now(UTC)))
     else:
         progress.print("no sessions; slipstream chat begins one", highlight=False)
 

@@ -12,13 +12,13 @@ from contextlib import contextmanager, suppress
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from slipstream.cli.ending import fail, progress, refusals
 from slipstream.cli.listen_addresses import refuse_busy
 from slipstream.cli.local import free_address, is_small
 from slipstream.cli.model_arguments import refuse_wrong_model
+from slipstream.cli.output import output
 from slipstream.cli.reaching import Server, with_server
 from slipstream.cli.service_process import START_SECONDS
 from slipstream.cli.swapping.comparison import Verdict
@@ -162,7 +162,7 @@ def _decide(finding: Finding, *, keep: bool, ask: bool) -> bool:
     if finding.verdict is not Verdict.UNDECIDED:
         return finding.verdict is Verdict.BETTER
     if ask:
-        Console(highlight=False).print(table(finding))
+        output().print(table(finding))
         return typer.confirm(f"undecided: {finding.why}. Keep the new draft?")
     return keep
 
@@ -183,7 +183,7 @@ def _report(trial: Trial, finding: Finding, process: DraftProcess | None, *, is_
     if as_json:
         typer.echo(json.dumps(as_dict(finding, is_kept=is_kept, address=trial.address, unreached=trial.unreached)))
     else:
-        console = Console(highlight=False)
+        console = output()
         if finding.new.turn_count or finding.old.turn_count:
             console.print(table(finding))
         console.print(f"{finding.verdict}: {finding.why}", markup=False, soft_wrap=True)
