@@ -17,8 +17,9 @@ from slipstream.drift.counts import AcceptanceCounts
 KEPT_HOURS: Final = 5 * 7 * 24
 """Hours with rows that are kept: five weeks, or more where some have none. They are counted and not
 dated, since a process with a wrong clock must not delete the others' rows."""
-MOST_TASKS: Final = 32
-"""Tasks of an hour besides `OTHER`. Further ones are counted there."""
+MOST_TASKS: Final = 128
+"""Tasks of an hour besides `OTHER`, first come. Further ones are counted there. Each process names
+32 at a time, so a caller that floods one of them with names does not take the others' places."""
 MOST_ROWS: Final = 512
 """Rows of an hour. Tokens that would need another one are counted as `OTHER` in task and draft."""
 _MOST_TARGETS = 64

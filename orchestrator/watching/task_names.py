@@ -13,8 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from orchestrator.store.acceptance import MOST_TASKS
 from orchestrator.store.acceptance_rows import OTHER
+
+MOST_PLACES: Final = 32
+"""Tasks that have a place at a time."""
 
 IDLE_SECONDS: Final = 3600.0
 """Time after which an unused task may lose its place. Less: a task that is used seldom is counted
@@ -43,7 +45,7 @@ class TaskNames:
             return OTHER
         place = self._places.pop(task, None)
         if place is None:
-            if len(self._places) >= MOST_TASKS and not self._make_room(principal):
+            if len(self._places) >= MOST_PLACES and not self._make_room(principal):
                 return OTHER
             place = _Place(principal, 0.0)
         place.used = self._clock()

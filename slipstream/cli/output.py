@@ -1,4 +1,4 @@
-"""Where commands print their results."""
+"""The console on which commands print their results."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from orchestrator.store.acceptance import KEPT_HOURS, MOST_ROWS, MOST_TASKS
 from orchestrator.store.acceptance_rows import OTHER, AcceptanceKey, AcceptanceRow, TargetChange
 from orchestrator.store.opening import MEMORY, open_store
 from orchestrator.store.store import Store
+from orchestrator.watching.acceptance import AcceptanceTally, TurnAcceptance
 from slipstream.drift.counts import AcceptanceCounts
 from tests.postgresql import Server, running_server
 
@@ -77,10 +78,28 @@ async def test_several_processes_add_to_the_same_rows(place: str) -> None:
 
 
 async def test_an_hour_has_so_many_tasks_and_the_rest_is_other(store: Store) -> None:
-    await store.acceptance.add(1, {key(f"{number:02}"): COUNTS for number in range(MOST_TASKS)})
+    await store.acceptance.add(1, {key(f"{number:03}"): COUNTS for number in range(MOST_TASKS)})
     await store.acceptance.add(1, {key(f"late {number}"): COUNTS for number in range(9)})
     rows = {row.key.task: row.counts.turns for row in await store.acceptance.rows(1, 1)}
     assert len(rows) == MOST_TASKS + 1 and rows[OTHER] == 9
+
+
+async def test_a_flood_of_names_at_one_process_leaves_the_tasks_of_another(place: str) -> None:
+    stores, tallies = [open_store(place) for _ in range(2)], [AcceptanceTally() for _ in range(2)]
+    turns = {"mallory": [f"flood/{number}" for number in range(200)], "alice": ["summaries"] * 50}
+    try:
+        for hour in range(3):
+            for each, tally, (caller, tasks) in zip(stores, tallies, turns.items(), strict=True):
+                for task in tasks:
+                    turn = TurnAcceptance(task, caller, "target", 0.0)
+                    turn.add("draft", 10, 5)
+                    tally.end_turn(turn)
+                await each.acceptance.add(hour, tally.take())
+            rows = {row.key.task: row.counts.turns for row in await stores[0].acceptance.rows(hour, hour)}
+            assert rows["summaries"] == 50
+    finally:
+        for each in stores:
+            each.close()
 
 
 async def test_an_hour_has_so_many_rows_and_loses_no_tokens(store: Store) -> None:

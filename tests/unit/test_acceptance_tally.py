@@ -7,11 +7,11 @@ import pytest
 from orchestrator.errors import StoreUnavailableError
 from orchestrator.processes.metrics import acceptance_readings
 from orchestrator.sessions.conversation.tasks import task_violations
-from orchestrator.store.acceptance import MOST_ROWS, MOST_TASKS
+from orchestrator.store.acceptance import MOST_ROWS
 from orchestrator.store.acceptance_rows import OTHER, AcceptanceKey, AcceptanceRow, TargetChange
 from orchestrator.watching.acceptance import AcceptanceTally, TurnAcceptance, temperature_class
 from orchestrator.watching.acceptance_keeping import AcceptanceKeeping
-from orchestrator.watching.task_names import IDLE_SECONDS, TaskNames
+from orchestrator.watching.task_names import IDLE_SECONDS, MOST_PLACES, TaskNames
 from slipstream.drift.counts import AcceptanceCounts
 from slipstream.telemetry import instruments
 from tests.clock import Clock
@@ -50,7 +50,7 @@ def names(clock: Clock) -> tuple[TaskNames, list[str]]:
 
 def test_a_flood_of_tasks_keeps_those_that_are_used() -> None:
     found, left = names(Clock())
-    for number in range(MOST_TASKS):
+    for number in range(MOST_PLACES):
         assert found.name(f"task {number}", "") == f"task {number}"
     for number in range(10_000):
         assert found.name(f"flood {number}", "") == OTHER
@@ -60,7 +60,7 @@ def test_a_flood_of_tasks_keeps_those_that_are_used() -> None:
 def test_a_task_that_was_idle_for_long_makes_room() -> None:
     clock = Clock()
     found, left = names(clock)
-    for number in range(MOST_TASKS):
+    for number in range(MOST_PLACES):
         found.name(f"task {number}", "")
     clock.now += IDLE_SECONDS - 1
     found.name("task 0", "")
@@ -73,17 +73,17 @@ def test_one_principal_cannot_keep_all_places() -> None:
     found, left = names(Clock())
     for number in range(1000):
         found.name(f"flood {number}", "mallory")
-    for number in range(MOST_TASKS):
+    for number in range(MOST_PLACES):
         told = found.name(f"task {number}", "alice")
-        assert (told == OTHER) == (number >= MOST_TASKS // 2), "half of the places, and no more"
-    assert len(left) == MOST_TASKS // 2 and all(task.startswith("flood") for task in left)
+        assert (told == OTHER) == (number >= MOST_PLACES // 2), "half of the places, and no more"
+    assert len(left) == MOST_PLACES // 2 and all(task.startswith("flood") for task in left)
     assert found.name("flood 0", "mallory") == OTHER
 
 
 def test_a_caller_may_call_a_task_other() -> None:
     found, _ = names(Clock())
     assert found.name(OTHER, "") == OTHER
-    for number in range(MOST_TASKS):
+    for number in range(MOST_PLACES):
         assert found.name(f"task {number}", "") != OTHER
 
 
@@ -113,7 +113,7 @@ def test_a_million_tags_grow_neither_the_metrics_nor_what_waits_for_the_store() 
     tally = AcceptanceTally()
     for number in range(20_000):
         tally.end_turn(turn(f"flood {number}", f"principal {number % 7}", f"{number:064}", number % 5 / 2))
-    assert len(tally.totals) <= (MOST_TASKS + 1) * 17
+    assert len(tally.totals) <= (MOST_PLACES + 1) * 17
     waiting = tally.take()
     assert len(waiting) <= MOST_ROWS + 5
     assert sum(counts.turns for counts in waiting.values()) == 20_000
