@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from slipstream.distilling.records import SequenceRecord
+
+_ANSWER_TOKENS = 8
+"""Tokens of an answer that tell a session's next turn from another prompt with the same start."""
 
 
 class Batch(NamedTuple):
@@ -42,23 +45,40 @@ def cut(record: SequenceRecord, max_length: int) -> SequenceRecord:
 def split(records: Iterable[SequenceRecord], share: float) -> tuple[list[SequenceRecord], list[SequenceRecord]]:
     """Divide sequences into those to train on and those held out, by a hash of their prompts.
 
-    A prompt that begins with another whole prompt stays with it: they are turns of a session, or
-    the same prompt twice.
+    Records of one prompt stay together, and so do turns of a session: a prompt stays with another
+    one that it begins with, if that one's first `_ANSWER_TOKENS` answer tokens come next. A prompt
+    alone proves nothing. Many prompts begin with the same system message or start token.
     """
-    by_prompt: dict[bytes, list[SequenceRecord]] = {}
-    leader: bytes | None = None
-    for prompt, record in sorted(((_prompt(record), record) for record in records), key=lambda pair: pair[0]):
-        if leader is None or not prompt.startswith(leader):
-            leader = prompt
-        by_prompt.setdefault(leader, []).append(record)
-    order = sorted(by_prompt, key=lambda prompt: hashlib.sha256(prompt).digest())
+    by_leader: dict[bytes, list[SequenceRecord]] = {}
+    leader_of: dict[bytes, bytes] = {}
+    begun: list[tuple[bytes, bytes]] = []
+    """Beginnings of answers that the text begins with, the shortest first, and their leaders."""
+    for text, is_prompt, record in sorted(_marks(records), key=lambda mark: mark[:2]):
+        while begun and not text.startswith(begun[-1][0]):
+            begun.pop()
+        if is_prompt:
+            leader = leader_of[text] = begun[-1][1] if begun else text
+            by_leader.setdefault(leader, []).append(record)
+        else:
+            begun.append((text, leader_of[_first_tokens(record, 0)]))
+    order = sorted(by_leader, key=lambda prompt: hashlib.sha256(prompt).digest())
     held_count = min(len(order) - 1, max(1, round(share * len(order))))
-    held = [record for prompt in order[:held_count] for record in by_prompt[prompt]]
-    return [record for prompt in order[held_count:] for record in by_prompt[prompt]], held
+    held = [record for prompt in order[:held_count] for record in by_leader[prompt]]
+    return [record for prompt in order[held_count:] for record in by_leader[prompt]], held
 
 
-def _prompt(record: SequenceRecord) -> bytes:
-    return record.tokens[: record.positions[0]].astype(">i4").tobytes()
+def _marks(records: Iterable[SequenceRecord]) -> Iterator[tuple[bytes, bool, SequenceRecord]]:
+    """Yield each prompt, with True, and where an answer is long enough the prompt with the answer's
+    beginning. In the order of bytes a text stands before all that begin with it."""
+    for record in records:
+        yield _first_tokens(record, 0), True, record
+        if len(record.tokens) >= record.positions[0] + _ANSWER_TOKENS:
+            yield _first_tokens(record, _ANSWER_TOKENS), False, record
+
+
+def _first_tokens(record: SequenceRecord, answer_tokens: int) -> bytes:
+    """Return the prompt and some tokens of the answer, as bytes that sort as the tokens do."""
+    return record.tokens[: record.positions[0] + answer_tokens].astype(">i4").tobytes()
 
 
 def in_order(records: Sequence[SequenceRecord], most_tokens: int) -> list[list[SequenceRecord]]:

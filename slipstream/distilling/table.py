@@ -5,6 +5,9 @@ from __future__ import annotations
 from slipstream.distilling.dataset import Dataset
 from slipstream.distilling.estimate import POSITIONS, Estimate, Estimates
 
+_FEW_TOKENS = 100
+"""Tokens below which an acceptance is off by more than 0.05, as a standard error."""
+
 
 def table(before: Estimates, after: Estimates, data: Dataset, temperature: float) -> str:
     """Return the acceptance by position, as text."""
@@ -21,6 +24,8 @@ def table(before: Estimates, after: Estimates, data: Dataset, temperature: float
     ):
         if name == "temperature 0" or temperature > 0:
             lines += [_line(f"{name:16}{when}", each) for when, each in zip(("before", "after"), pair, strict=True)]
+    if after.row_count < _FEW_TOKENS:
+        lines.append("So few tokens say little: collect more, or raise --held-out.")
     return "\n".join(lines)
 
 

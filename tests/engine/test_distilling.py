@@ -19,6 +19,7 @@ from slipstream.distilling.errors import DistilError
 from slipstream.distilling.option_texts import TEXTS
 from slipstream.distilling.records import RecordsError
 from slipstream.distilling.settings import DistilSettings, as_yaml, read_settings
+from slipstream.distilling.table import table
 from slipstream.distilling.training import StoppedError
 from slipstream.engine.checkpoint import check_config, check_weights
 from slipstream.engine.errors import UnsupportedModelError
@@ -87,6 +88,14 @@ def test_the_target_accepts_more_of_the_new_draft(material: Material, tmp_path: 
     assert check_weights(tmp_path / "new", "it")
     for name in ("tokenizer.json", "chat_template.jinja"):
         assert (tmp_path / "new" / name).read_bytes() == (material.draft / name).read_bytes()
+
+
+def test_the_table_says_whether_enough_was_held_out(material: Material, tmp_path: Path) -> None:
+    for share, is_said in ((0.1, True), (0.5, False)):
+        result = train(material, tmp_path / str(share), epochs=1, held_out=share)
+        assert result.after.row_count == share * PROMPT_COUNT * 10
+        said = table(result.before, result.after, result.data, 0.8)
+        assert ("So few tokens say little" in said) is is_said
 
 
 def test_its_lineage_names_all_that_it_was_made_from(material: Material, tmp_path: Path) -> None:
