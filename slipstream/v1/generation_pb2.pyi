@@ -83,9 +83,10 @@ class GenerationSettings(_message.Message):
     text. Unset or empty: none.
     """
     do_not_collect: _builtins.bool
-    """Keep this text out of what an operator collects to train drafts (`--collect`). Set it in the
-    session's settings if it is to hold for a whole conversation. A verifier's copy of a
-    conversation is not collected any more once a turn with it has been there. Unset: false.
+    """Keep this text out of what an operator collects to train drafts (`--collect`). Once a turn
+    has it, the turns after it are kept out too, and so are forks that have that turn: they restate
+    it. Turns before it are not: set it in the session's settings for a whole conversation. Unset:
+    false.
     """
     @_builtins.property
     def sampling(self) -> _sampling_pb2.SamplingParameters:

@@ -186,6 +186,7 @@ def test_any_generated_text_is_rendered_as_by_the_template_and_after_a_restore(
             text,
             Acceptance.COUPLED,
             said.ended_with_end_token,
+            is_private=False,
         )
         restored.replay_turn(past)
 

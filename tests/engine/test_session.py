@@ -173,6 +173,24 @@ def test_a_first_turn_that_never_happened_leaves_the_acceptance_open() -> None:
         session.begin_turn([5, 9], ratio, limits())
 
 
+def test_a_private_turn_makes_its_session_private_unless_it_is_undone() -> None:
+    session = Session("s", codec(), CLOCK)
+    for is_private, tokens, expected in (
+        (False, [9], False),
+        (True, [], False),
+        (False, [9], False),
+        (True, [9], True),
+        (False, [9], True),
+        (True, [], True),
+    ):
+        turn = session.begin_turn([5], RULE, limits(), is_private=is_private)
+        assert session.is_private is (expected or is_private)
+        turn.commit(tokens)
+        turn.cut_short()
+        session.end_turn()
+        assert session.is_private is expected
+
+
 def test_a_template_that_asks_for_the_date_gets_the_sessions() -> None:
     dated = "{{ strftime_now('%d %b %Y') }}|{% for m in messages %}{{ m.content }}{% endfor %}"
     session = Session("s", codec(dated), CLOCK)

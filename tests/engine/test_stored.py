@@ -155,19 +155,26 @@ def test_tokens_are_four_bytes_each_wherever_they_are_written() -> None:
 
 
 def ended_turn(
-    codec: Codec, session: Session, content: str, tokens: list[int], error: Exception | None = None
+    codec: Codec,
+    session: Session,
+    content: str,
+    tokens: list[int],
+    error: Exception | None = None,
+    *,
+    is_private: bool = False,
 ) -> StoredTurn:
     """A turn as it is run, written down when it begins and when it ends."""
     rule = SamplingRule(seed=7, end_token_ids=(2,))
     speculation = SpeculationSettings()
-    resolved = ResolvedTurn(RoundTerms(rule, speculation, LogprobRequest(1)), TurnLimits(50, 500), tells_origins=True)
+    terms = RoundTerms(rule, speculation, LogprobRequest(1), do_not_collect=is_private)
+    resolved = ResolvedTurn(terms, TurnLimits(50, 500), tells_origins=True)
     prompt = next_prompt(session, from_user(content)).tokens()
     before = len(session.tokens)
     shared = next(
         (i for i, (a, b) in enumerate(zip(session.tokens, prompt, strict=False)) if a != b), min(before, len(prompt))
     )
     begun = turn_row(session.turn_count + 1, ("r", b"f"), shared, prompt, TurnPayload(content, resolved, ""))
-    answer = session.begin_turn(prompt, rule, resolved.limits, from_user(content))
+    answer = session.begin_turn(prompt, rule, resolved.limits, from_user(content), is_private=is_private)
     record = TurnRecord(session.turn_count, TurnStarted("s", "r", 7, len(prompt)), tells_origins=True)
     if tokens:
         scores = [TokenLogprobs(token, -0.1, ((1, -0.3),)) for token in tokens]
@@ -179,6 +186,25 @@ def ended_turn(
     session.end_turn()
     record.end(ended)
     return StoredTurn(begun, end_row(record, ended, forgotten=not tokens))
+
+
+def test_a_session_is_restored_private_if_a_turn_that_it_kept_is(codec: Codec) -> None:
+    session = Session("s", codec, WHEN)
+    failure = InvalidFieldsError([])
+    turns = [
+        ended_turn(codec, session, "one", [30]),
+        ended_turn(codec, session, "lost", [], failure, is_private=True),
+        ended_turn(codec, session, "two", [40], is_private=True),
+        ended_turn(codec, session, "three", [50]),
+    ]
+    row = row_of(session)
+    assert [restored(row, turns[:count], codec)[0].is_private for count in range(5)] == [
+        False,
+        False,
+        False,
+        True,
+        True,
+    ]
 
 
 def test_a_session_is_restored_as_it_was_with_all_its_turns(codec: Codec) -> None:

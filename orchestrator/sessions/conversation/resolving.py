@@ -85,6 +85,11 @@ class ResolvedTurn:
         """Return the same with what the caller expects."""
         return replace(self, terms=replace(self.terms, prediction=prediction))
 
+    def in_session(self, *, is_private: bool) -> ResolvedTurn:
+        """Return the same in a session, whose sequence may be collected unless it
+        ``is_private``."""
+        return replace(self, terms=replace(self.terms, do_not_collect=is_private))
+
     @property
     def tells_tokens_only(self) -> bool:
         """True if readers get only tokens and their text."""

@@ -128,6 +128,7 @@ class Snapshot(NamedTuple):
     answers: list[AnswerTokens | None]
     acceptance: Acceptance | None
     rendered: RenderedPrefix | None
+    is_private: bool
 
 
 class Session:
@@ -156,6 +157,9 @@ class Session:
         self.answer: Answer | None = None
         self.acceptance: Acceptance | None = None
         """Acceptance of the first turn, and so of all: a session never mixes the two kinds."""
+        self.is_private = False
+        """True if one of its turns may not be collected, and so all that follow it: they restate
+        what it said."""
         self.rendered: RenderedPrefix | None = None
         """The last turn's rendered prompt; None if this process has not rendered it."""
         self._snapshot: Snapshot | None = None
@@ -167,10 +171,13 @@ class Session:
         limits: TurnLimits,
         said: Sequence[Message] = (),
         rendered: RenderedPrefix | None = None,
+        *,
+        is_private: bool = False,
     ) -> Answer:
         """Start a turn on a prompt that includes everything before it.
 
-        ``said`` are the new messages, and ``rendered`` is the text of the prompt.
+        ``said`` are the new messages, and ``rendered`` is the text of the prompt. A turn that
+        ``is_private`` may not be collected.
         SessionBusyError if a turn is running; AcceptanceFixedError if earlier turns had the other
         acceptance.
         """
@@ -180,8 +187,11 @@ class Session:
             raise AcceptanceFixedError(
                 f"session {self.id} began with acceptance {self.acceptance.name} and keeps it", session_id=self.id
             )
-        self._snapshot = Snapshot(self.tokens, list(self.messages), list(self.answers), self.acceptance, self.rendered)
+        self._snapshot = Snapshot(
+            self.tokens, list(self.messages), list(self.answers), self.acceptance, self.rendered, self.is_private
+        )
         self.acceptance = rule.acceptance
+        self.is_private |= is_private
         self.tokens = list(prompt)
         self.rendered = rendered
         self._add_messages(said)
@@ -194,7 +204,9 @@ class Session:
         assert self.answer is not None and self._snapshot is not None, "no turn is running"
         answer, self.answer = self.answer, None
         if answer.generated_count == 0:
-            self.tokens, self.messages, self.answers, self.acceptance, self.rendered = self._snapshot
+            before = self._snapshot
+            self.tokens, self.messages, self.answers = before.tokens, before.messages, before.answers
+            self.acceptance, self.rendered, self.is_private = before.acceptance, before.rendered, before.is_private
         else:
             self._add_answer(
                 answer.text, self.tokens[answer.prompt_length :], answer.finish_reason in ENDED_WITH_END_TOKEN
@@ -210,6 +222,7 @@ class Session:
         self._add_messages(past.said)
         self._add_answer(past.text, past.tokens, past.ended_with_end_token)
         self.acceptance = past.acceptance
+        self.is_private |= past.is_private
         self.rendered = None
 
     def _add_messages(self, said: Sequence[Message]) -> None:

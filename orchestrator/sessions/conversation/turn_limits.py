@@ -69,3 +69,5 @@ class PastTurn:
     """The whole answer."""
     acceptance: Acceptance
     ended_with_end_token: bool
+    is_private: bool
+    """True if it may not be collected."""

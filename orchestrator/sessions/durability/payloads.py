@@ -363,6 +363,7 @@ def _past(stored: StoredTurn, begun: TurnPayload, end: EndPayload) -> PastTurn:
         "".join(end.texts) + end.text,
         begun.resolved.terms.rule.acceptance,
         end.finish_reason in ENDED_WITH_END_TOKEN,
+        begun.resolved.terms.do_not_collect,
     )
 
 

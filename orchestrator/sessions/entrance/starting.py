@@ -83,7 +83,9 @@ class TurnStarter:
         shared = common_prefix_length(session.tokens, prompt)
         lost = len(session.tokens) - shared
         rule = resolved.terms.rule
-        answer = session.begin_turn(list(prompt), rule, resolved.limits, said, rendered)
+        asks_privacy = resolved.terms.do_not_collect
+        answer = session.begin_turn(list(prompt), rule, resolved.limits, said, rendered, is_private=asks_privacy)
+        resolved = resolved.in_session(is_private=session.is_private)
         pair.rounds.begin_turn(record.rounds, shared, recompute=resolved.wants_prompt_logprobs)
         started = TurnStarted(session.id, request_id, rule.seed, len(prompt))
         turn_record = TurnRecord(
