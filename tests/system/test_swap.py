@@ -249,6 +249,13 @@ def test_one_trial_at_a_time() -> None:
         assert addresses(local) == [local.draft_address]
 
 
+def test_the_present_draft_is_no_new_one_and_stays() -> None:
+    with served(dataclasses.replace(PAIR, draft=GOOD)) as local:
+        done = run("swap", "--address", local.orchestrator_address, "--running", local.draft_address)
+        assert done.returncode == 1 and "already" in done.stderr
+        assert addresses(local) == [local.draft_address]
+
+
 def test_a_draft_with_another_tokenizer_is_refused_by_name(tmp_path: Path) -> None:
     model = tiny_models.save(tiny_models.build("llama"), tmp_path / "stranger")
     with served(dataclasses.replace(PAIR, draft=GOOD)) as local, draft_at(str(model)) as new:

@@ -173,6 +173,33 @@ def test_a_trial_that_another_process_refuses_does_not_begin() -> None:
         trial_of(orchestrator).find()
 
 
+def test_a_draft_that_was_there_already_is_not_withdrawn() -> None:
+    orchestrator = Orchestrator()
+    orchestrator.processes[0][NEW] = orchestrator.new
+    trial = trial_of(orchestrator)
+    with pytest.raises(SwapError, match="already"):
+        trial.find()
+    trial.withdraw()
+    assert drafts_of(orchestrator) == [[OLD, NEW]] and orchestrator.calls == [("list", None)]
+
+
+@pytest.mark.parametrize(
+    ("error", "is_removed"), [(DraftOnTrialError("one at a time", address=NEW), False), (NotReadyError("away"), True)]
+)
+def test_only_a_draft_that_may_have_been_added_is_withdrawn(
+    error: SlipstreamError, is_removed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trials, "_PATIENCE_SECONDS", 0.0)
+    orchestrator = Orchestrator()
+    trial = trial_of(orchestrator)
+    orchestrator.failing = itertools.chain([None], itertools.repeat(error))
+    with pytest.raises(PeerError):
+        trial.find()
+    orchestrator.failing = itertools.repeat(None)
+    trial.withdraw()
+    assert (("remove", None) in orchestrator.calls) == is_removed
+
+
 def test_a_draft_that_is_not_reached_is_failing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trials, "_ABSENCE_SECONDS", 0.0)
     orchestrator = Orchestrator()

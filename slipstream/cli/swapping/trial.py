@@ -83,6 +83,8 @@ class Trial:
         self._last_words, self.report = last_words, report
         self._tally = Tally()
         self._served = time.monotonic()
+        self._is_added = False
+        """The orchestrator took the new draft from us, or may have."""
         self.old_addresses: list[str] = []
         """The drafts that the new one would replace."""
         self.remaining: dict[str, str] = {}
@@ -118,8 +120,10 @@ class Trial:
                 self.remaining[address] = str(error)
 
     def withdraw(self) -> None:
-        """Remove the new draft. If the orchestrator is away, the trial ends with its lease."""
-        self._note(self._operators.remove(self.address))
+        """Remove the new draft, unless it was not added by this trial. If the orchestrator is away,
+        the trial ends with its lease."""
+        if self._is_added:
+            self._note(self._operators.remove(self.address))
 
     def _end_trial(self) -> Processes:
         try:
@@ -134,8 +138,7 @@ class Trial:
 
     def _introduce(self) -> operator_pb2.Draft:
         """Add the draft with no sessions, and return it once it serves."""
-        terms = trial_terms(0.0, _LEASE_SECONDS)
-        processes = self._ask(lambda: self._operators.add(self.address, terms))
+        processes = self._add()
         if fault := _refusal(processes):
             raise fault
         deadline = time.monotonic() + self._goal.start_seconds
@@ -153,6 +156,16 @@ class Trial:
             self.report("waiting until the new draft serves")
             time.sleep(POLL_SECONDS)
             processes = self._renewed(0.0)
+
+    def _add(self) -> Processes:
+        """Add the draft with no sessions. PeerError if the orchestrator refuses it."""
+        terms = trial_terms(0.0, _LEASE_SECONDS)
+        self._is_added = True  # a call whose answer is lost may have been made
+        try:
+            return self._ask(lambda: self._operators.add(self.address, terms))
+        except PeerError as error:
+            self._is_added = _may_pass(error)
+            raise
 
     def _measure(self) -> tuple[Verdict, str]:
         """Give the draft its share until there is enough to judge it."""
@@ -221,8 +234,7 @@ class Trial:
             try:
                 processes = call()
             except PeerError as error:
-                may_pass = error.code in (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED)
-                if not may_pass or not self.old_addresses or time.monotonic() > deadline:
+                if not _may_pass(error) or not self.old_addresses or time.monotonic() > deadline:
                     raise
                 self._check_process()
                 self.report("the orchestrator is away; waiting for it")
@@ -233,6 +245,11 @@ class Trial:
 
     def _note(self, processes: Processes) -> None:
         self.unreached = {each.address: each.error.message for each in processes if each.HasField("error")}
+
+
+def _may_pass(error: PeerError) -> bool:
+    """Return whether the orchestrator is away or slow, rather than refuses."""
+    return error.code in (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED)
 
 
 def _drafts_in(processes: Processes) -> dict[str, operator_pb2.Draft]:
