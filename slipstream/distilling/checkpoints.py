@@ -20,11 +20,16 @@ from slipstream.engine.checkpoint import one_line
 _UNFINISHED = ".unfinished"
 _STATE = "state.pt"
 _PLAN = "plan.json"
+_SHARDS = "shards"
 
 
 class Workplace:
     """The folder ``OUT.unfinished``, which becomes ``OUT``. A checkpoint belongs to a *plan*: the
-    settings and the digests of draft and data, which a resumed training must share."""
+    settings and the digest of the draft, which a resumed training must share, and the shards that
+    it goes on to read."""
+
+    shards: dict[str, str] | None = None
+    """The sha256 of each shard of the training that goes on, by name; None if one begins."""
 
     def __init__(self, out: Path, plan: Mapping[str, Any]) -> None:
         """Take or make the folder. DistilError if ``out`` exists, or if a training with another
@@ -35,20 +40,27 @@ class Workplace:
         self.folder = out.with_name(f"{out.name}{_UNFINISHED}")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._take(json.loads(json.dumps(plan)))
+            self._plan: dict[str, Any] = json.loads(json.dumps(plan))
+            if (self.folder / _STATE).exists():
+                self._take()
         except OSError as error:
             raise self._unwritable(error) from error
 
-    def _take(self, plan: dict[str, Any]) -> None:
+    def begin(self, shards: Mapping[str, str]) -> None:
+        """Note the sha256 of the shards of a training that begins, by name. DistilError."""
+        try:
+            (self.folder / _PLAN).write_text(json.dumps(self._plan | {_SHARDS: {**shards}}), encoding="utf-8")
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def _take(self) -> None:
         path = self.folder / _PLAN
-        if not (self.folder / _STATE).exists():
-            path.write_text(json.dumps(plan), encoding="utf-8")
-            return
         try:
             begun = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:
-            begun = {}
-        other = [f"{key} {begun.get(key)}" for key, value in plan.items() if begun.get(key) != value]
+            self.shards = dict(begun[_SHARDS])
+        except (ValueError, LookupError, TypeError) as error:
+            raise DistilError(f"{path} is damaged: delete {self.folder} to begin again") from error
+        other = [f"{key} {begun.get(key)}" for key, value in self._plan.items() if begun.get(key) != value]
         if other:
             raise DistilError(
                 f"{self.folder} holds a training that was begun with other values ({', '.join(other)}): go on with them, "

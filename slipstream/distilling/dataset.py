@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from slipstream.distilling.errors import DistilError
 from slipstream.distilling.examples import cut, split
-from slipstream.distilling.records import SequenceRecord, TargetFacts, each_shard
+from slipstream.distilling.records import SequenceRecord, TargetFacts, each_shard, shard_paths
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +32,27 @@ class Dataset:
     held_out: Sequence[SequenceRecord]
     unused_count: int
     """Sequences without a collected position in their first tokens."""
+    newer_shard_count: int = 0
+    """Shards of the folder that a training which goes on did not begin with."""
 
 
-def read_dataset(folder: Path, *, max_length: int, held_out: float) -> Dataset:
+def read_dataset(
+    folder: Path, *, max_length: int, held_out: float, begun_with: Mapping[str, str] | None = None
+) -> Dataset:
     """Return the data of a folder: of each sequence the first ``max_length`` tokens, and the share
-    ``held_out`` of the prompts apart. RecordsError, DistilError."""
+    ``held_out`` of the prompts apart. RecordsError, DistilError.
+
+    ``begun_with`` has the sha256 of each shard of a training that goes on, by name. Only these are
+    read.
+    """
     notes, records, facts = [], [], None
-    for path, shard in each_shard(folder):
+    for path, shard in each_shard(folder, begun_with):
         facts = shard.facts
         row_count = sum(len(record.positions) for record in shard.records)
         notes.append(ShardNote(path.name, _sha256(path), len(shard.records), row_count))
         records += [cut(record, max_length) for record in shard.records]
+    if begun_with is not None:
+        _refuse_changes(folder, begun_with, {note.name: note.sha256 for note in notes})
     used = [record for record in records if len(record.positions)]
     if facts is None or not used:
         raise DistilError(f"--data {folder} has no collected position in the first {max_length} tokens of a sequence")
@@ -52,7 +62,19 @@ def read_dataset(folder: Path, *, max_length: int, held_out: float) -> Dataset:
             f"--data {folder} has sequences of one prompt only: at least two are needed, because acceptance is measured on "
             "prompts that are not trained on"
         )
-    return Dataset(facts, tuple(notes), training, held, len(records) - len(used))
+    newer_count = 0 if begun_with is None else len(shard_paths(folder)) - len(begun_with)
+    return Dataset(facts, tuple(notes), training, held, len(records) - len(used), newer_count)
+
+
+def _refuse_changes(folder: Path, begun_with: Mapping[str, str], found: Mapping[str, str]) -> None:
+    """Raise DistilError unless all shards were read, and are what they were when the training
+    began."""
+    for name, sha256 in begun_with.items():
+        if found.get(name) != sha256:
+            raise DistilError(
+                f"{folder / name} {'has changed' if name in found else 'is gone'} since the training began: put it back, or "
+                "name another --out to begin again"
+            )
 
 
 def _sha256(path: Path) -> str:

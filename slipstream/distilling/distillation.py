@@ -23,6 +23,7 @@ Tell = Callable[[str], None]
 
 _WHERE_PLACED = ("config", "out", "device", "threads", "checkpoint_seconds")
 """Settings that a resumed training may change."""
+_FOLDERS = ("target", "draft", "data")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +43,19 @@ def distil(settings: DistilSettings, tell: Tell, stopped: Callable[[], bool] = l
     """
     began = time.time()
     directory, out = draft_directory(settings.draft), Path(settings.out).expanduser()
+    digest = weights_digest(directory)
+    workplace = Workplace(out, _plan(settings, digest))
     student = Student(directory, settings)
-    length = min(settings.max_length, student.context_length)
-    data = read_dataset(Path(settings.data).expanduser(), max_length=length, held_out=settings.held_out)
+    data = read_dataset(
+        Path(settings.data).expanduser(),
+        max_length=min(settings.max_length, student.context_length),
+        held_out=settings.held_out,
+        begun_with=workplace.shards,
+    )
     _refuse_other_tokenizers(settings, data)
     tell(_size_of(data))
-    digest = weights_digest(directory)
-    workplace = Workplace(out, _plan(settings, data, digest))
+    if workplace.shards is None:
+        workplace.begin({shard.name: shard.sha256 for shard in data.shards})
     before = _measure(student, data.held_out, settings, data)
     tell(f"acceptance before: {_tokens(before)}")
     if settings.lora_rank:
@@ -108,17 +115,21 @@ def _refuse_other_tokenizers(settings: DistilSettings, data: Dataset) -> None:
             )
 
 
-def _plan(settings: DistilSettings, data: Dataset, digest: str) -> dict[str, object]:
+def _plan(settings: DistilSettings, digest: str) -> dict[str, object]:
+    """Return what a resumed training must share. A folder is the same one by any path."""
     given = settings.model_dump(exclude={*_WHERE_PLACED})
-    return given | {"draft_weights": digest, "shards": [shard.sha256 for shard in data.shards]}
+    folders = {name: Path(given[name]).expanduser() for name in _FOLDERS}
+    resolved = {name: str(folder.resolve()) for name, folder in folders.items() if folder.exists()}
+    return given | resolved | {"draft_weights": digest}
 
 
 def _size_of(data: Dataset) -> str:
     rows = sum(len(record.positions) for record in data.training)
     unused = f"; {data.unused_count} sequences have none in reach" if data.unused_count else ""
+    newer = f"; shards left out because they are newer: {data.newer_shard_count}" if data.newer_shard_count else ""
     return (
         f"{len(data.training):,} sequences with {rows:,} positions to train on, {len(data.held_out):,} sequences held "
-        f"out{unused}"
+        f"out{unused}{newer}"
     )
 
 

@@ -14,7 +14,7 @@ K is 64, or the size of a smaller vocabulary. Token ids are text: a shard withou
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -175,14 +175,17 @@ def read_shards(folder: Path) -> Iterator[SequenceRecord]:
         yield from shard.records
 
 
-def each_shard(folder: Path) -> Iterator[tuple[Path, Shard]]:
-    """Yield the shards of a folder with their paths, the oldest first.
+def each_shard(folder: Path, names: Collection[str] | None = None) -> Iterator[tuple[Path, Shard]]:
+    """Yield the shards of a folder with their paths, the oldest first; with ``names`` only those of
+    them that are there.
 
     RecordsError if there are none, if a shard cannot be read, has no text, or is of another target
     than the first one. A shard that a running verifier rotates away meanwhile is left out.
     """
     first: tuple[Path, TargetFacts] | None = None
     for path in shard_paths(folder):
+        if names is not None and path.name not in names:
+            continue
         try:
             shard = read_shard(path)
         except RecordsError:
@@ -195,7 +198,7 @@ def each_shard(folder: Path) -> Iterator[tuple[Path, Shard]]:
                 f"{path} is of another target than {first[0].name}: {difference}. Use one folder for each target"
             )
         yield path, shard
-    if first is None:
+    if first is None and names is None:
         raise RecordsError(f"{folder} has no shards of collected positions (NNNNNN.safetensors)")
 
 

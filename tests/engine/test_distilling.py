@@ -196,6 +196,30 @@ def test_a_training_begun_with_other_values_is_not_resumed(material: Material, t
         train(material, tmp_path / "new")
 
 
+def test_a_stopped_training_goes_on_with_its_shards_while_others_are_collected(
+    material: Material, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = shutil.copytree(material.data, tmp_path / "data")
+    train(material, tmp_path / "whole")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(StoppedError):
+        distil(settings(material, tmp_path / "new", data="data"), lambda _: None, after_steps(8))
+    shard = data / "000001.safetensors"
+    newer = shutil.copy(shard, data / "000002.safetensors")
+    shard.rename(tmp_path / "kept")
+    with pytest.raises(DistilError, match=r"data/000001.safetensors is gone since the training began"):
+        distil(settings(material, tmp_path / "new", data=str(data)), print)
+    collected.write(data, material.target, [collected.record_of(tiny_models.build("llama"), [5, 6], 4)])
+    (data / "000003.safetensors").replace(shard)
+    with pytest.raises(DistilError, match=r"data/000001.safetensors has changed since the training began"):
+        distil(settings(material, tmp_path / "new", data=str(data)), print)
+    (tmp_path / "kept").replace(shard)
+    told: list[str] = []
+    distil(settings(material, tmp_path / "new", data=f"{data}/../data/"), told.append)
+    assert "shards left out because they are newer: 1" in told[0] and Path(newer).exists()
+    assert_equal(tmp_path / "whole", tmp_path / "new")
+
+
 def test_settings_come_from_a_file_and_from_flags(tmp_path: Path) -> None:
     file = tmp_path / "distill.yaml"
     file.write_text("target: t\ndraft: d\ndata: x\nout: o\nlearning-rate: 1e-3\nepochs: 7\n")
