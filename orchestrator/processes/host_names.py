@@ -77,8 +77,9 @@ class HostNames:
         return ""
 
     async def resolve_all(self) -> None:
-        """Look up all names. A name that cannot be found now keeps its last addresses."""
-        for name in filter(_is_looked_up, self._known):
+        """Look up all names. A name that cannot be found now keeps its last addresses. Names may be
+        added and removed meanwhile."""
+        for name in [*filter(_is_looked_up, self._known)]:
             host, _, port = name.rpartition(":")
             try:
                 async with asyncio.timeout(_DEADLINE_SECONDS):
@@ -91,9 +92,9 @@ class HostNames:
             ) as error:  # a name may be invalid, a port too large
                 log.debug("%s cannot be looked up: %s", name, error or "no answer")
                 continue
-            if len(found) > 1 or self._known[name] != [
-                name
-            ]:  # once a name had several addresses, its addresses count, even a single one
+            known = self._known.get(name)  # None: it was removed meanwhile
+            # once a name had several addresses, its addresses count, even a single one
+            if known is not None and (len(found) > 1 or known != [name]):
                 self._known[name] = found
 
 

@@ -125,7 +125,7 @@ class Peers:
         if self._structures is not None:
             await self._structures.close()
         await self.verifiers.close()
-        for peer in self._draft_peers.values():
+        for peer in [*self._draft_peers.values()]:
             await peer.close()
 
     def _pair(self, target: ModelInfo, codec: Codec) -> Pair:
@@ -174,7 +174,7 @@ class Peers:
 
     async def _attend_draft(self, peer: DraftPeer) -> None:
         """Use a draft once it serves, and ask what it hosts after each restart."""
-        target, _ = await self._first
+        target, _ = await asyncio.shield(self._first)  # a draft that is removed cancels its own task alone
         settings = self._settings
         side = DraftSide(
             peer,
@@ -225,10 +225,10 @@ class Peers:
         looked = time.monotonic()
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
-            for address in self.drafts.remove_retired():
-                await self._give_up(self._draft_peers.pop(address))
-            for verifier in self.verifiers.remove_retired():
-                await self._give_up(verifier)
+            # an address that was removed during its lookup has no peer
+            drafts = [self._draft_peers.pop(address, None) for address in self.drafts.remove_retired()]
+            for peer in [*filter(None, drafts), *self.verifiers.remove_retired()]:
+                await self._give_up(peer)
             if all(peer.reachable for peer in self.all) and time.monotonic() - looked < self._settings.resolve_seconds:
                 continue
             looked = time.monotonic()

@@ -75,7 +75,7 @@ class Replicas:
 
     async def close(self) -> None:
         """Close the channels."""
-        for channel in self._channels.values():
+        for channel in [*self._channels.values()]:
             await channel.close()
 
     @asynccontextmanager

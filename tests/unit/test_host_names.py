@@ -94,3 +94,15 @@ async def test_a_name_that_can_be_none_is_no_end_of_the_process(name: str) -> No
     names = HostNames([name], resolve)
     await names.resolve_all()
     assert names.addresses == [name]
+
+
+async def test_names_may_be_added_and_removed_while_they_are_looked_up() -> None:
+    async def change(host: str, port: int) -> list[str]:
+        names.add("new:1")
+        names.remove("many:1")
+        names.remove("other:1")
+        return ["10.0.0.1:1", "10.0.0.2:1"]
+
+    names = HostNames(["many:1", "other:1", "third:1"], change)
+    await names.resolve_all()
+    assert names.addresses == ["10.0.0.1:1", "10.0.0.2:1", "new:1"], "the third name's, and the new one as it is"
