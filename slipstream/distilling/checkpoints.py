@@ -4,17 +4,19 @@ the new draft until it is whole."""
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from safetensors import SafetensorError
 
 from slipstream.distilling.errors import DistilError
+from slipstream.distilling.private_folder import LOCK, claim
 from slipstream.engine.checkpoint import one_line
 
 _UNFINISHED = ".unfinished"
@@ -31,18 +33,38 @@ class Workplace:
     shards: dict[str, str] | None = None
     """The sha256 of each shard of the training that goes on, by name; None if one begins."""
 
-    def __init__(self, out: Path, plan: Mapping[str, Any]) -> None:
-        """Take or make the folder. DistilError if ``out`` exists, or if a training with another
-        plan was begun there."""
-        if out.exists() or out.is_symlink():
-            raise DistilError(f"--out {out} exists already: name a new folder")
+    def __init__(self, out: Path) -> None:
+        """Take or make the folder. DistilError if it cannot be made; RecordsError if another
+        training has it, or if other users may reach it."""
         self.out = out
         self.folder = out.with_name(f"{out.name}{_UNFINISHED}")
+        self._plan: dict[str, Any] = {}
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._plan: dict[str, Any] = json.loads(json.dumps(plan))
+            self._lock = claim(self.folder)
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let another training take the folder. Remove it if there is no checkpoint in it."""
+        with suppress(OSError):  # what is not ours stays
+            if not (self.folder / _STATE).exists():
+                for name in (_PLAN, LOCK):
+                    (self.folder / name).unlink(missing_ok=True)
+                self.folder.rmdir()
+        os.close(self._lock)
+
+    def take(self, plan: Mapping[str, Any]) -> None:
+        """Go on with the training that was begun here, if there is one. DistilError if it was begun
+        with another plan, or if ``out`` exists."""
+        if self.out.exists() or self.out.is_symlink():
+            raise DistilError(f"--out {self.out} exists already: name a new folder")
+        self._plan = json.loads(json.dumps(plan))
+        try:
             if (self.folder / _STATE).exists():
-                self._take()
+                self._compare()
         except OSError as error:
             raise self._unwritable(error) from error
 
@@ -53,7 +75,7 @@ class Workplace:
         except OSError as error:
             raise self._unwritable(error) from error
 
-    def _take(self) -> None:
+    def _compare(self) -> None:
         path = self.folder / _PLAN
         try:
             begun = json.loads(path.read_text(encoding="utf-8"))
@@ -71,6 +93,7 @@ class Workplace:
         """Write a checkpoint in place of the last one. DistilError."""
         unfinished = self.folder / f"{_STATE}{_UNFINISHED}"
         try:
+            unfinished.touch(mode=0o600)
             torch.save(dict(state), unfinished)
             unfinished.replace(self.folder / _STATE)
         except (OSError, RuntimeError) as error:  # torch raises either on a full disk
@@ -90,13 +113,15 @@ class Workplace:
 
     @contextmanager
     def writing(self) -> Iterator[Path]:
-        """Give a folder for the draft's files. It becomes ``out`` if no error comes. DistilError if
-        something cannot be written."""
+        """Give a folder for the draft's files. It becomes ``out`` if no error comes, for its owner
+        alone: a draft can repeat the records. DistilError if something cannot be written."""
         folder = self.folder / "model"
         shutil.rmtree(folder, ignore_errors=True)
         try:
-            folder.mkdir()
+            folder.mkdir(mode=0o700)
             yield folder
+            for path in folder.rglob("*"):
+                path.chmod(0o700 if path.is_dir() else 0o600)
             folder.rename(self.out)
         except (OSError, SafetensorError) as error:  # a full disk is either
             shutil.rmtree(folder, ignore_errors=True)

@@ -41,10 +41,15 @@ def distil(settings: DistilSettings, tell: Tell, stopped: Callable[[], bool] = l
     ``tell`` gets lines about the progress. Raises StoppedError once ``stopped`` answers True, and
     SlipstreamError with what would be right.
     """
+    with Workplace(Path(settings.out).expanduser()) as workplace:
+        return _distil(settings, workplace, tell, stopped)
+
+
+def _distil(settings: DistilSettings, workplace: Workplace, tell: Tell, stopped: Callable[[], bool]) -> Result:
     began = time.time()
-    directory, out = draft_directory(settings.draft), Path(settings.out).expanduser()
+    directory = draft_directory(settings.draft)
     digest = weights_digest(directory)
-    workplace = Workplace(out, _plan(settings, digest))
+    workplace.take(_plan(settings, digest))
     student = Student(directory, settings)
     data = read_dataset(
         Path(settings.data).expanduser(),

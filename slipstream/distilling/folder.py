@@ -88,8 +88,6 @@ def write_folder(student: Student, base: Path, workplace: Workplace, lineage: Li
     with workplace.writing() as folder:
         with heard(lineage.settings.draft):  # in place of its progress bar
             student.model.to(student.stored_type).save_pretrained(folder)
-        for path in folder.glob("*.safetensors"):  # which only its owner could read
-            shutil.copymode(folder / CONFIG, path)
         _copy_small_files(base, folder)
         said = lineage.described(weights_digest(folder), _base_lineage(base))
         (folder / LINEAGE).write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")

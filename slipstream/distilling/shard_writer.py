@@ -6,14 +6,13 @@ a process that is killed leaves only whole shards.
 
 from __future__ import annotations
 
-import fcntl
 import os
-import stat
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from slipstream.distilling.private_folder import claim
 from slipstream.distilling.records import (
     RecordsError,
     SequenceRecord,
@@ -30,7 +29,6 @@ SHARD_BYTES = 16 * 2**20
 _SHARES = 8
 """A folder holds at least this many shards, so that rotation drops a small part of it."""
 
-_LOCK = ".lock"
 _UNFINISHED = ".unfinished"
 
 
@@ -43,7 +41,7 @@ class ClaimedFolder:
         self.path = path
         self.unfinished = path / _UNFINISHED
         try:
-            self._lock = _lock(path)
+            self._lock = claim(path)
             self.unfinished.unlink(missing_ok=True)
             self.last_number = max((int(shard.stem) for shard in shard_paths(path)), default=0)
         except OSError as error:
@@ -123,22 +121,3 @@ class ShardWriter:
                 break
             path.unlink(missing_ok=True)
             total -= size
-
-
-def _lock(folder: Path) -> int:
-    """Return a lock on the folder, as a file descriptor. OSError, RecordsError."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = folder.stat()
-    mode = stat.S_IMODE(found.st_mode)
-    if mode & 0o077 or found.st_uid != os.geteuid():
-        raise RecordsError(
-            f"{folder} has mode {mode:03o} and belongs to user {found.st_uid}, so that others can reach what is collected: "
-            f"name a folder that does not exist yet, or one of user {os.geteuid()} with mode 700"
-        )
-    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(lock)
-        raise RecordsError(f"{folder} is being written by another process: name a folder of its own") from error
-    return lock

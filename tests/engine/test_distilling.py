@@ -183,7 +183,34 @@ def test_what_cannot_be_trained_is_refused_by_name(material: Material, tmp_path:
     ):
         with pytest.raises(error, match=named):
             distil(settings(material, tmp_path / "new", **changes), print)
-        assert not (tmp_path / "new").exists()
+        assert not (tmp_path / "new").exists() and not (tmp_path / "new.unfinished").exists()
+
+
+def test_one_out_has_one_training_at_a_time(material: Material, tmp_path: Path) -> None:
+    told: list[str] = []
+
+    def tell(line: str) -> None:
+        told.append(line)
+        with pytest.raises(RecordsError, match=r"new.unfinished is being written by another process"):
+            train(material, tmp_path / "new", draft=str(tmp_path / "none"))
+
+    distil(settings(material, tmp_path / "new", epochs=1), tell)
+    assert told and check_weights(tmp_path / "new", "it")
+
+
+def test_only_the_owner_can_read_the_draft(material: Material, tmp_path: Path) -> None:
+    with pytest.raises(StoppedError):
+        distil(settings(material, tmp_path / "new"), lambda _: None, after_steps(2))
+    unfinished = tmp_path / "new.unfinished"
+    assert unfinished.stat().st_mode & 0o777 == 0o700
+    assert (unfinished / "state.pt").stat().st_mode & 0o777 == 0o600
+    unfinished.chmod(0o755)
+    with pytest.raises(RecordsError, match=r"new.unfinished has mode 755"):
+        train(material, tmp_path / "new")
+    unfinished.chmod(0o700)
+    train(material, tmp_path / "new")
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "new").iterdir()} == {0o600}
 
 
 def test_a_training_begun_with_other_values_is_not_resumed(material: Material, tmp_path: Path) -> None:
