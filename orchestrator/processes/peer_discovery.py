@@ -226,8 +226,9 @@ class Peers:
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             # an address that was removed during its lookup has no peer
-            drafts = [self._draft_peers.pop(address, None) for address in self.drafts.remove_retired()]
-            for peer in [*filter(None, drafts), *self.verifiers.remove_retired()]:
+            addresses = [each for each in self.drafts.remove_retired() if each in self._draft_peers]
+            gone: list[VerifierPeer | DraftPeer] = [self._draft_peers.pop(address) for address in addresses]
+            for peer in gone + self.verifiers.remove_retired():
                 await self._give_up(peer)
             if all(peer.reachable for peer in self.all) and time.monotonic() - looked < self._settings.resolve_seconds:
                 continue
