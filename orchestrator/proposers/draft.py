@@ -142,6 +142,8 @@ class DraftProposer(Proposer):
         self._count(part, self._side)
         self._move_if_away(self._side)
         run = self._run
+        if self._side is None:  # its draft was removed
+            return
         if not (self._may_guess and self._sink.goes_on):  # else it would guess on up to its horizon
             self._end_run()
         elif run is None or run.has_ended:
@@ -272,17 +274,19 @@ class DraftProposer(Proposer):
         return paid and not trials.pays
 
     def _move_if_away(self, side: DraftSide) -> None:
-        """Go on with another draft if the session's is away, or is to be left."""
+        """Go on with another draft if the session's is away, or is to be left; without one if there
+        is no other."""
         home = self._drafts.home(self._drafting, begins_turn=False, stays=False)
-        if home is None or home is side or self._verifier is None or self._terms is None:
+        if home is side or self._verifier is None or self._terms is None:
             return
         self._end_run()
         side.shared.run_count -= 1
-        home.shared.run_count += 1
         self._side = home
         self._turn = None
         self._restatements, self._is_left = 0, False
-        self._meet(home, self._terms, self._verifier)
+        if home is not None:
+            home.shared.run_count += 1
+            self._meet(home, self._terms, self._verifier)
 
     def _is_silent(self, run: DraftRun, side: DraftSide) -> bool:
         """Return whether the draft owes a hint for too long. On shared processors it may stand

@@ -89,8 +89,8 @@ class Drafts:
         self._sides[side.address] = side
 
     def retire(self, address: str) -> None:
-        """No session shall live on a draft any more: those that do move when they next draft, if
-        there is another."""
+        """No session shall live on a draft any more: those that do leave it when they next
+        draft."""
         self._retired.add(address)
 
     def cancel_retirement(self, address: str) -> None:
@@ -125,22 +125,22 @@ class Drafts:
     def home(self, drafting: SessionDrafting, *, begins_turn: bool, stays: bool) -> DraftSide | None:
         """The same for a session that wants to draft: one that has no draft is given the one with
         the fewest; one whose draft is away, or at the beginning of a turn has far more than
-        another or is not in its share, moves. Not one that ``stays``. Whether those are back that
-        are left alone is seen to on the way."""
+        another or is not in its share, moves. Not one that ``stays``. One whose draft is retired
+        leaves it even if there is no other. Whether those are back that are left alone is seen to
+        on the way."""
         current = self.of(drafting)
-        well = [side for side in self._sides.values() if side.is_well and side.address not in self._retired]
+        kept = [side for side in self._sides.values() if side.address not in self._retired]
+        well = [side for side in kept if side.is_well]
         if len(well) < len(self._sides):
             self._visit(current)
         allowed = self._allowed(drafting, well, stays=stays)
+        if current is not None and current not in kept and not allowed:
+            self._leave(drafting, current)
+            current = None
         if current is None:
-            fitting = [side for side in self._sides.values() if side.fits]
-            allowed = allowed or self._allowed(drafting, fitting, stays=stays)
-            if not allowed:
-                return None
-            current = min(allowed, key=attrgetter("session_count"))
-            self._settle(drafting, current)
-            return current
-        is_retired = current.address in self._retired
+            allowed = allowed or self._allowed(drafting, [side for side in kept if side.fits], stays=stays)
+            return self._settle(drafting, min(allowed, key=attrgetter("session_count"))) if allowed else None
+        is_retired = current not in kept
         if not allowed or (stays and not is_retired):
             return current
         other = min(allowed, key=attrgetter("session_count"))
@@ -151,10 +151,8 @@ class Drafts:
         else:
             self.move_count += 1
             log.warning("the draft at %s is away: a session moves to %s", current.address, other.address)
-        current.session_count -= 1
-        current.leave(drafting)
-        self._settle(drafting, other)
-        return other
+        self._leave(drafting, current)
+        return self._settle(drafting, other)
 
     def _allowed(self, drafting: SessionDrafting, sides: Sequence[DraftSide], *, stays: bool) -> Sequence[DraftSide]:
         """Return the sides that a session may draft with: of several drafts of a session, each has
@@ -186,8 +184,13 @@ class Drafts:
             if side is not current and side.address not in self._retired:  # a session's own it sees to by itself
                 side.visit()
 
-    def _settle(self, drafting: SessionDrafting, side: DraftSide) -> None:
+    def _leave(self, drafting: SessionDrafting, side: DraftSide) -> None:
+        side.session_count -= 1
+        side.leave(drafting)
+
+    def _settle(self, drafting: SessionDrafting, side: DraftSide) -> DraftSide:
         drafting.sequence.address = side.address
         side.session_count += 1
         side.figures.session_count += 1
         self._has_served = True
+        return side

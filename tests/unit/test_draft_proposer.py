@@ -455,3 +455,16 @@ def test_a_draft_on_processors_of_its_own_may_be_as_slow_as_its_target(session: 
     session.draft.info = replace(MODEL, processors=Processors("other", frozenset({0}), 1), step_times=((1, 0.03),))
     session.begin(verifier=verifier)
     assert session.told("start") and not session.proposer.rests
+
+
+def test_a_turn_whose_draft_is_removed_goes_on_without_one(session: Session) -> None:
+    session.begin()
+    session.answer(hint(4, 5))
+    session.proposer._drafts.retire(session.draft.address)
+    session.commit(4)
+    session.commit(9)
+    assert session.draft.given_up == session.draft.runs and len(session.told("start")) == 1
+    assert not session.told("commit") and session.side.shared.run_count == 0
+    session.proposer.stop()
+    assert session.side.session_count == 0 and session.side.shared.run_count == 0
+    assert session.begin() is None and len(session.told("start")) == 1

@@ -85,6 +85,28 @@ def test_sessions_of_a_removed_draft_move_in_the_middle_of_their_turns() -> None
     assert drafts.remove_retired() == ["new"]
 
 
+@pytest.mark.parametrize("stays", [False, True])
+@pytest.mark.parametrize("begins_turn", [False, True])
+def test_a_removed_draft_gets_no_sessions_even_if_it_was_the_last_one(stays: bool, begins_turn: bool) -> None:
+    drafts, _ = drafts_at("old")
+    session = SessionDrafting()
+    assert home(drafts, session) == "old"
+    drafts.retire("old")
+    for each in (SessionDrafting(), session, session):
+        assert drafts.home(each, begins_turn=begins_turn, stays=stays) is None
+    assert drafts.of(session) is None and drafts.sides[0].session_count == 0
+    assert drafts.remove_retired() == ["old"]
+
+
+def test_a_session_of_a_removed_draft_waits_for_one_that_is_away() -> None:
+    drafts, _ = drafts_at("old", "away")
+    drafts.sides[1]._breaker.record_failure()
+    session = SessionDrafting()
+    assert home(drafts, session) == "old"
+    drafts.retire("old")
+    assert home(drafts, session, begins_turn=False) == "away"
+
+
 def test_a_name_of_several_services_is_one_draft() -> None:
     drafts, _ = drafts_at("old", "new-1", "new-2")
     for side in drafts.sides[1:]:
