@@ -32,6 +32,8 @@ class DraftChanges:
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
         self._trial: _Trial | None = None
+        self._adding = asyncio.Lock()
+        """Held while a draft is added: what fails is taken back, and only that."""
 
     def statuses(self) -> list[DraftStatus]:
         """Return the status of each draft."""
@@ -48,6 +50,10 @@ class DraftChanges:
         InvalidFieldsError for a trial of a draft that is not on trial; DraftOnTrialError;
         DraftLimitError; NotReadyError.
         """
+        async with self._adding:
+            await self._add(request_id, name, terms)
+
+    async def _add(self, request_id: str, name: str, terms: TrialTerms | None) -> None:
         is_known = name in self._peers.draft_names
         if terms is None:
             if is_known:
@@ -63,8 +69,8 @@ class DraftChanges:
             self._begin(request_id, name, terms)
         try:
             await self._peers.add_draft(name)
-        except BaseException:
-            self._end()
+        except BaseException:  # refused, or cancelled during the lookup of its name
+            self.remove(request_id, name)
             raise
         log.info("the draft at %s was added by request %.128r", name, request_id)
 

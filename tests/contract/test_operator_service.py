@@ -17,6 +17,7 @@ from orchestrator.processes.draft_changes import MOST_DRAFTS, DraftChanges
 from orchestrator.rounds.drafts import Drafts
 from orchestrator.sessions.admission.principal import Principal
 from orchestrator.store.rows import OwnerRow
+from slipstream.errors import FieldViolation, InvalidFieldsError
 from slipstream.rpc.status import PeerError, error_of_call
 from slipstream.v1 import operator_pb2 as pb
 from slipstream.v1 import operator_pb2_grpc
@@ -32,12 +33,28 @@ class Peers:
         self.drafts = Drafts()
         self.draft_names: list[str] = []
         self.removed = asyncio.Event()
+        self.looking = asyncio.Event()
+        """Set when a name is looked up."""
+        self.answers = asyncio.Event()
+        """Set: lookups take no time."""
+        self.answers.set()
+        self.refused = ""
+        """A name that is refused."""
+
+    def delay_lookups(self) -> None:
+        self.answers.clear()
+        self.looking.clear()
 
     async def add_draft(self, name: str) -> None:
+        if name == self.refused:
+            raise InvalidFieldsError([FieldViolation("address", "is refused")])
         draft = Draft()
         draft.address = name
         self.draft_names += [name] if name not in self.draft_names else []
-        self.drafts.add(side_of(draft))
+        self.looking.set()
+        await self.answers.wait()
+        if name in self.draft_names:
+            self.drafts.add(side_of(draft))
 
     def remove_draft(self, name: str) -> None:
         self.draft_names.remove(name)
@@ -162,6 +179,51 @@ async def test_a_draft_whose_lease_ends_is_removed(rig: Rig) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as error:
         await rig.set_share(share=0.5)
     assert refused(error).reason == "DRAFT_NOT_FOUND"
+
+
+async def test_a_refused_draft_ends_no_trial_of_another(rig: Rig) -> None:
+    await rig.add(share=0.25, lease=duration_pb2.Duration(seconds=5))
+    rig.peers.refused = OTHER
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await rig.add(OTHER, by="another")
+    assert refused(error).reason == "INVALID_FIELDS"
+    assert rig.peers.drafts.trial == (NEW, 0.25)
+    await rig.set_share(share=0.5)
+
+
+@pytest.mark.parametrize("trial", [{}, {"share": 0.1}])
+async def test_a_draft_that_is_cancelled_during_its_lookup_is_not_there(rig: Rig, trial: dict[str, Any]) -> None:
+    rig.peers.delay_lookups()
+    adding = asyncio.create_task(rig.add(**trial))
+    await rig.peers.looking.wait()
+    adding.cancel()
+    await rig.peers.removed.wait()
+    assert rig.peers.draft_names == [OLD] and rig.peers.drafts.trial is None
+    rig.peers.answers.set()
+    await rig.add(OTHER, by="another", share=0.1)
+
+
+async def test_a_cancelled_draft_ends_no_trial_of_another(rig: Rig) -> None:
+    await rig.add(share=0.25)
+    rig.peers.delay_lookups()
+    adding = asyncio.create_task(rig.add(OTHER, by="another"))
+    await rig.peers.looking.wait()
+    adding.cancel()
+    await rig.peers.removed.wait()
+    assert rig.peers.draft_names == [OLD, NEW] and rig.peers.drafts.trial == (NEW, 0.25)
+
+
+async def test_a_request_that_is_repeated_during_the_lookup_outlives_the_first_one(rig: Rig) -> None:
+    rig.peers.delay_lookups()
+    adding = asyncio.create_task(rig.add(share=0.1))
+    await rig.peers.looking.wait()
+    again = asyncio.create_task(rig.add(share=0.1))
+    await asyncio.wait([again], timeout=0.1)
+    adding.cancel()
+    await rig.peers.removed.wait()
+    rig.peers.answers.set()
+    await again
+    assert rig.peers.draft_names == [OLD, NEW] and rig.peers.drafts.trial == (NEW, 0.1)
 
 
 async def test_a_draft_of_the_settings_is_put_on_no_trial(rig: Rig) -> None:
