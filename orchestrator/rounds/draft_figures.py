@@ -29,12 +29,6 @@ class DraftFigures:
     accepted_lengths: Counter[int] = field(default_factory=Counter)
     """The same by the number of their tokens that were accepted."""
 
-    def record_lengths(self, drafted_count: int, accepted_count: int) -> None:
-        """Record the tokens of a hint that a step verified, and those of them that were
-        accepted."""
-        self.drafted_lengths[drafted_count] += 1
-        self.accepted_lengths[accepted_count] += 1
-
     def record_turn(self, turn: TurnFigures) -> None:
         """Record a turn that has ended. One without tokens says nothing."""
         if not turn.token_count:
@@ -44,6 +38,8 @@ class DraftFigures:
         self.acceptance = self.acceptance.plus(RatioSums.of_turn(turn.accepted_count, turn.drafted_count))
         self.speed = self.speed.plus(RatioSums.of_turn(turn.later_count, turn.seconds))
         self.step_length = self.step_length.plus(RatioSums.of_turn(turn.token_count, turn.step_count))
+        self.drafted_lengths.update(turn.drafted_lengths)
+        self.accepted_lengths.update(turn.accepted_lengths)
 
     def merge(self, other: DraftFigures) -> None:
         """Add the figures of another service."""
@@ -69,6 +65,8 @@ class TurnFigures:
     """Tokens after those of the first part, which has the prompt's time in it."""
     seconds: float = 0.0
     """Time that these took."""
+    drafted_lengths: Counter[int] = field(default_factory=Counter)
+    accepted_lengths: Counter[int] = field(default_factory=Counter)
 
     def record_part(self, part: Part) -> None:
         """Record a part of the turn's run."""
@@ -82,6 +80,8 @@ class TurnFigures:
         """Record a step that verified a hint of the draft."""
         self.drafted_count += step.hint_count
         self.accepted_count += step.accepted_count
+        self.drafted_lengths[step.hint_count] += 1
+        self.accepted_lengths[step.accepted_count] += 1
 
 
 def is_of(step: Step, source_id: int | None) -> bool:

@@ -245,7 +245,6 @@ class DraftSide:
         accepted."""
         self.verified_count += count
         self.accepted_count += accepted_count
-        self.figures.record_lengths(count, accepted_count)
 
     @property
     def deadline_seconds(self) -> float:

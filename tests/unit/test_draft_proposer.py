@@ -468,3 +468,22 @@ def test_a_turn_whose_draft_is_removed_goes_on_without_one(session: Session) -> 
     session.proposer.stop()
     assert session.side.session_count == 0 and session.side.shared.run_count == 0
     assert session.begin() is None and len(session.told("start")) == 1
+
+
+def test_a_turn_that_leaves_its_draft_is_in_no_figures_by_position() -> None:
+    other = Draft()
+    other.address = "other:1"
+    session = Session(other)
+    session.begin()
+    hint_and_commit(session, 4, 2)
+    assert not session.side.figures.drafted_lengths, "the turn has not ended"
+    session.proposer.stop()
+    session.begin()
+    hint_and_commit(session, 3, 1)
+    session.side._breaker.record_failure()
+    session.commit(5)
+    session.proposer.stop()
+    first, second = (side.figures for side in session.sides)
+    assert (first.turn_count, first.drafted_lengths, first.accepted_lengths) == (1, {4: 1}, {2: 1})
+    assert (second.turn_count, second.drafted_lengths) == (0, {})
+    assert [side.verified_count for side in session.sides] == [7, 0]

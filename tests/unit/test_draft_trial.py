@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from orchestrator.peers.run_parts import Step
 from orchestrator.processes.draft_metrics import draft_readings
 from orchestrator.rounds.draft_figures import TurnFigures
 from orchestrator.rounds.draft_request import SessionDrafting, draftings_of
 from orchestrator.rounds.drafts import Drafts, TrialShare, place_of
-from tests.scripted_peers import MODEL, Draft, side_of
+from orchestrator.speculation.proposal import Source
+from tests.scripted_peers import MODEL, TIMING, Draft, side_of
 
 
 def drafts_at(*names: str) -> tuple[Drafts, dict[str, Draft]]:
@@ -165,8 +167,9 @@ def test_the_id_in_its_hints_says_which_draft_made_one() -> None:
 def test_metrics_tell_drafts_apart_by_their_fingerprints_and_add_up_equal_ones() -> None:
     drafts, _ = weighted(a="1234567890", b="1234567890", c="other")
     for side, length in zip(drafts.sides, (2, 3, 1), strict=True):
-        side.verified(length, 1)
-        side.figures.record_turn(TurnFigures(10, 5, length, 1, later_count=8, seconds=0.5))
+        turn = TurnFigures(10, 5, later_count=8, seconds=0.5)
+        turn.record_step(Step(2, length, 1, Source.DRAFT, 0.0, TIMING))
+        side.figures.record_turn(turn)
     drafts.trial = TrialShare("c", 0.25)
     told = {each.instrument.name: each.values for each in draft_readings(drafts)}
     assert told["draft_hint_tokens_per_pos"] == {

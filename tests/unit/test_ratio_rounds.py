@@ -130,3 +130,10 @@ async def test_no_round_uses_what_was_asked_for_in_another() -> None:
     assert len(scene.draft.sinks) == 2, "it asks again after the same tokens"
     scene.draft.answer(-1, drawn(8))
     assert (await running).tokens == (8, 7)
+
+
+async def test_rounds_of_the_ratio_test_are_in_no_figures_by_position() -> None:
+    scene = Scene()
+    await scene.answered(terms(2), drawn(4, 5))
+    (side,) = scene.rounds._parties.drafts.sides
+    assert side.verified_count == 2 and not side.figures.drafted_lengths
