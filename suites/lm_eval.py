@@ -71,7 +71,8 @@ def _result(folder: Path, task: str) -> dict[str, Any]:
     (results,) = folder.rglob("results_*.json")
     scores = json.loads(results.read_text())["results"][task]
     (samples,) = folder.rglob(f"samples_{task}_*.jsonl")
-    lines = sorted(map(json.loads, samples.read_text().splitlines()), key=lambda line: int(line["doc_id"]))
+    found = [json.loads(line) for line in samples.read_text().split("\n") if line]
+    lines = sorted(found, key=lambda line: int(line["doc_id"]))
     answers = json.dumps([line["resps"] for line in lines]).encode()
     figures = {name.removesuffix(",none"): value for name, value in scores.items() if name.endswith(",none")}
     return {"count": len(lines), **figures, "answers_sha256": hashlib.sha256(answers).hexdigest()}

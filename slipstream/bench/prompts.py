@@ -120,7 +120,7 @@ def _entries(text: str, path: Path) -> Iterator[tuple[str, Any]]:
         for number, entry in enumerate(_json(text, str(path)), start=1):
             yield f"entry {number} of {path}", entry
         return
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):  # U+2028 is text
         if line.strip():
             yield f"line {number} of {path}", _json(line, f"line {number} of {path}")
 

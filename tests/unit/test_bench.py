@@ -185,6 +185,13 @@ def test_a_file_has_messages_prompts_or_sharegpts_conversations(tmp_path: Path) 
     assert read_conversations(file, output, 0) == [Conversation(("hi",), 7)]
 
 
+def test_only_a_newline_ends_a_line_of_prompts(tmp_path: Path) -> None:
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"prompt": "a\u2028b\x85c"}\r\n{"prompt": "d"}\n', newline="")
+    found = read_conversations(file, Lengths.parse("7", "--x"), 0)
+    assert found == [Conversation(("a\u2028b\x85c",), 7), Conversation(("d",), 7)]
+
+
 @pytest.mark.parametrize(
     "line",
     ["{", "[]", '"text"', "{}", '{"prompt": ""}', '{"prompt": "a", "max_tokens": 0}', '{"messages": []}'],
