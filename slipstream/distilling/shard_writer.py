@@ -114,10 +114,18 @@ class ShardWriter:
 
     def _rotate(self, byte_count: int) -> None:
         """Delete the oldest shards until there is room for a new one."""
-        sizes = {path: path.stat().st_size for path in shard_paths(self.folder)}
+        sizes = {path: _size_of(path) for path in shard_paths(self.folder)}
         total = sum(sizes.values()) + byte_count
         for path, size in sizes.items():
             if total <= self._max_bytes:
                 break
             path.unlink(missing_ok=True)
             total -= size
+
+
+def _size_of(path: Path) -> int:
+    """Return the bytes of a shard, 0 if an operator has deleted it meanwhile. OSError."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0

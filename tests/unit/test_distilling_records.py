@@ -143,6 +143,12 @@ def test_the_oldest_shards_go_and_numbers_go_on(tmp_path: Path) -> None:
     assert_equal(last, a_record(1))
 
 
+def test_a_shard_that_is_deleted_meanwhile_ends_no_writing(tmp_path: Path) -> None:
+    written(tmp_path / "new", a_record(1))
+    (tmp_path / "new" / "000002.safetensors").symlink_to("nowhere")  # it is listed, and then not there
+    assert written(tmp_path / "new", a_record(2)).stem == "000003"
+
+
 def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
     folder = tmp_path / "new"
     a_writer(folder).close()
