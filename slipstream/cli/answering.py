@@ -1,17 +1,14 @@
-"""A target answers a file of prompts, several at a time, and what is answered is noted."""
+"""A target answers a file of prompts, several at a time."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from pathlib import Path
 
 from slipstream.cli.prompt_lines import Prompt
 from slipstream.client import Client, PeerError, Settings
-from slipstream.transport.reloading import FileError
 
 _LOOK_SECONDS = 1.0
 
@@ -33,42 +30,20 @@ class Asking:
             max_token_count=self.max_tokens, temperature=self.temperature, seed=(self.seed + prompt.line) % 2**63
         )
 
+    def key(self, target: str, prompt: Prompt) -> str:
+        """Return a name of a target's answer to a prompt by these settings."""
+        asked = f"{target}\0{self.max_tokens}\0{self.temperature}\0{self.seed}\0{prompt!r}"
+        return hashlib.sha256(asked.encode()).hexdigest()[:32]
+
 
 @dataclass(frozen=True, slots=True)
 class Answered:
     """A prompt that was asked: the tokens of its answer, or the reason why there is none."""
 
     prompt: Prompt
-    token_count: int = 0
+    prompt_token_count: int = 0
+    token_ids: Sequence[int] = ()
     error: str = ""
-
-
-class Journal:
-    """The prompts that were answered, as hashes in a private file. An empty path: none are
-    noted."""
-
-    def __init__(self, path: Path | None, target: str, asking: Asking) -> None:
-        """FileError if the file cannot be read."""
-        self._path, self._asked = path, f"{target}\0{asking.max_tokens}\0{asking.temperature}\0{asking.seed}"
-        try:
-            self._known = set(path.read_text().split()) if path is not None and path.exists() else set()
-        except OSError as error:
-            raise FileError(f"{path} cannot be read: {error.strerror or error}") from error
-
-    def knows(self, prompt: Prompt) -> bool:
-        """Return whether a prompt was answered by the same target with the same settings."""
-        return self._key(prompt) in self._known
-
-    def note(self, prompt: Prompt) -> None:
-        """Note that a prompt was answered. OSError."""
-        if self._path is None:
-            return
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(f"{self._key(prompt)}\n")
-
-    def _key(self, prompt: Prompt) -> str:
-        return hashlib.sha256(f"{self._asked}\0{prompt!r}".encode()).hexdigest()[:32]
 
 
 def answers(
@@ -98,7 +73,8 @@ def _answer(client: Client, prompt: Prompt, asking: Asking) -> Answered:
     settings = asking.settings(prompt)
     try:
         reply = client.answer(prompt.messages, settings) if prompt.messages else client.generate(prompt.text, settings)
-        return Answered(prompt, len(reply.wait().token_ids))
+        result = reply.wait()
+        return Answered(prompt, result.prompt_token_count, result.token_ids)
     except PeerError as error:
         return Answered(prompt, error=str(error))
 

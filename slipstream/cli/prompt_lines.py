@@ -34,7 +34,8 @@ def read_prompts(option: str, path: Path) -> list[Prompt]:
     {"prompt": ...} for a raw text. Otherwise each line is a user's message. Empty lines do not
     count.
     """
-    lines = [(number, line) for number, line in enumerate(file_text(option, path).splitlines(), 1) if line.strip()]
+    read = (line.removesuffix("\r") for line in file_text(option, path).split("\n"))  # U+2028 is text
+    lines = [(number, line) for number, line in enumerate(read, 1) if line.strip()]
     if not lines:
         raise FileError(f"{option} {path} has no prompt")
     if not lines[0][1].lstrip().startswith("{"):

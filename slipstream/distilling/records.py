@@ -146,6 +146,16 @@ def shard_path(folder: Path, number: int) -> Path:
     return folder / f"{number:06d}{_SUFFIX}"
 
 
+def began_at(path: Path) -> float:
+    """Return the Unix time of a shard's first record, which no other shard of its folder has. The
+    records are not read. RecordsError."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            return float((file.metadata() or {})["began"])
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise RecordsError(f"{path} cannot be read as collected positions: {error}") from error
+
+
 def read_shard(path: Path) -> Shard:
     """Return a shard with text. RecordsError if it cannot be read, is damaged or has no text."""
     try:

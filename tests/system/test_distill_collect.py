@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from slipstream.cli.local import LocalServices
 from slipstream.client import Client, Settings
-from slipstream.distilling.records import SequenceRecord, read_shards
+from slipstream.distilling.records import SequenceRecord, read_shards, shard_paths
 from tests.commands import SLIPSTREAM, run, wait_until_none_left
 from tests.system.conftest import PAPER_PAIR
+from tests.system.test_full_disk import small_disk
+from tests.system.test_tracing import metrics_of
 
 TARGET = "arithmetic:ends=0"
 COLLECT = ("distill", "collect", "--target", TARGET, "--max-tokens", "20")
@@ -50,30 +55,88 @@ def test_what_was_answered_is_collected_and_what_was_not_is_asked_again(tmp_path
     assert second.stdout == "answered 1 of 1 prompts with 20 tokens\n"
     assert "2 of 3 prompts were answered before" in second.stderr
     assert prompt_lengths([*read_shards(out)]) == [short, long, long + 2]
-    assert run(*COLLECT, "--prompts", prompts, "--out", str(out)).returncode == 0
+    third = run(*COLLECT, "--prompts", prompts, "--out", str(out))
+    assert (third.returncode, third.stdout) == (0, "")
+    assert "3 of 3 prompts were answered before" in third.stderr
 
 
-def test_an_interrupted_collection_goes_on_where_it_ended(tmp_path: Path) -> None:
+def test_answers_whose_shards_were_deleted_are_asked_again(tmp_path: Path) -> None:
+    out, prompts = tmp_path / "collected", prompts_in(tmp_path, "a" * 5, "b" * 9)
+    for _ in range(2):
+        ended = run(*COLLECT, "--prompts", prompts, "--out", str(out), http_proxy="http://127.0.0.1:9")
+        assert (ended.returncode, ended.stdout) == (0, "answered 2 of 2 prompts with 40 tokens\n"), ended.stderr
+        assert f"the answers to 2 of 2 prompts are in {out}" in ended.stderr
+        for path in shard_paths(out):
+            path.unlink()
+
+
+def verifier_of(command: subprocess.Popen[str], step_count: int) -> psutil.Process:
+    """Return the verifier that a command has started, once it has made so many steps."""
+    for _ in range(6000):
+        assert command.poll() is None
+        for child in psutil.Process(command.pid).children(recursive=True):
+            with suppress(psutil.Error, OSError):
+                if "verifier_service" in (line := child.cmdline()):
+                    metrics = metrics_of(line[line.index("--metrics-address") + 1])
+                    if sum(metrics["slipstream_engine_steps_total"].values()) >= step_count:
+                        return child
+        time.sleep(0.02)
+    raise AssertionError("no verifier has made steps")
+
+
+@pytest.mark.parametrize("ending", ["the command is interrupted", "the verifier is killed"])
+def test_a_collection_that_ends_early_goes_on_without_a_loss(ending: str, tmp_path: Path) -> None:
     out, count = tmp_path / "collected", 60
     prompts = prompts_in(tmp_path, *("x" * (number + 1) for number in range(count)))
     command = [*COLLECT, "--prompts", prompts, "--out", str(out), "--concurrency", "1"]
     command[command.index(TARGET)] = f"{TARGET}&forward_ms=3"
-    journal = out / ".answered"
     with subprocess.Popen([*SLIPSTREAM, *command], stderr=subprocess.PIPE, text=True) as collecting:
-        while collecting.poll() is None and not (journal.exists() and len(journal.read_text().split()) > 5):
-            time.sleep(0.02)
-        collecting.send_signal(signal.SIGINT)
-        collecting.communicate(timeout=120)
+        verifier = verifier_of(collecting, 200)
+        if ending == "the verifier is killed":
+            verifier.kill()
+        else:
+            collecting.send_signal(signal.SIGINT)
+        _, said = collecting.communicate(timeout=120)
     wait_until_none_left()
-    answered = len(journal.read_text().split())
-    assert 5 < answered < count
-    before = len([*read_shards(out)])
-    assert before in (answered, answered + 1)  # one was in work
+    assert collecting.returncode and "Traceback" not in said
+    if ending == "the verifier is killed":
+        assert "the verifier has ended with status -9. Run the command again to go on" in said
+    before = len([*read_shards(out)]) if shard_paths(out) else 0
     ended = run(*command)
     assert ended.returncode == 0, ended.stderr
+    known = re.search(r"(\d+) of 60 prompts were answered before", ended.stderr)
+    answered = int(known[1]) if known else 0
+    assert before in (answered, answered + 1)  # one was in work
+    assert answered > 5 or ending == "the verifier is killed"
     assert f"answered {count - answered} of {count - answered} prompts" in ended.stdout
     lengths = {*prompt_lengths([*read_shards(out)])}
     assert lengths == {*range(min(lengths), min(lengths) + count)}
+
+
+def test_what_a_full_disk_has_lost_is_said_and_asked_again(tmp_path: Path) -> None:
+    prompts = prompts_in(tmp_path, *("x" * (number + 1) for number in range(60)))
+    (disk := tmp_path / "disk").mkdir()
+    with small_disk(disk):
+        filler, out = disk / "filler", disk / "collected"
+        filler.write_bytes(bytes(shutil.disk_usage(disk).free - 100_000))  # the folder and its lock have room
+        command = [*COLLECT, "--prompts", prompts, "--out", str(out)]
+        first = run(*command)
+        assert first.returncode == 1 and "Traceback" not in first.stderr
+        assert re.search(r"the verifier has (not written the answers to lines 1, 2|stopped collecting)", first.stderr)
+        assert "the answers to 0 of 60 prompts are in" in first.stderr
+        filler.unlink()
+        second = run(*command)
+        assert (second.returncode, second.stdout) == (0, "answered 60 of 60 prompts with 1200 tokens\n"), second.stderr
+        assert len([*read_shards(out)]) == 60
+
+
+def test_answers_that_newer_ones_push_out_are_said(tmp_path: Path) -> None:
+    prompts = prompts_in(tmp_path, *("x" * (number + 1) for number in range(40)))
+    command = [*COLLECT, "--prompts", prompts, "--out", str(tmp_path / "collected"), "--mib", "16"]
+    command[command.index("20")] = "1000"
+    ended = run(*command)
+    assert ended.returncode == 1
+    assert re.search(r"newer answers have pushed out those to lines 1, 2, .*: give more --mib", ended.stderr)
 
 
 def test_a_server_answers_and_its_verifier_collects(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Files of prompts: what is read, what is refused by its line, and which prompts were answered."""
+"""Files of prompts: what is read, what is refused by its line, and what an answer's key names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.cli.answering import Asking, Journal, listed
+from slipstream.cli.answering import Asking, listed
 from slipstream.cli.prompt_lines import Prompt, read_prompts
 from slipstream.cli.terminal import NotTextError
 from slipstream.transport.reloading import FileError
@@ -29,6 +29,16 @@ def test_objects_are_conversations_or_raw_texts(tmp_path: Path) -> None:
         Prompt(1, (("system", "s"), ("user", "ä\n"))),
         Prompt(3, (), "def main("),
     ]
+
+
+@pytest.mark.parametrize("mark", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c"])
+def test_only_a_newline_ends_a_line(mark: str, tmp_path: Path) -> None:
+    assert read(tmp_path, f"a{mark}b\nc") == [Prompt(1, (("user", f"a{mark}b"),)), Prompt(2, (("user", "c"),))]
+    if mark > "\x7f":  # JSON allows it in a string
+        assert read(tmp_path, f'{{"prompt": "a{mark}b"}}\r\n{{"prompt": "c"}}') == [
+            Prompt(1, (), f"a{mark}b"),
+            Prompt(2, (), "c"),
+        ]
 
 
 def test_other_lines_are_users_messages(tmp_path: Path) -> None:
@@ -79,11 +89,10 @@ def test_a_file_that_is_not_there_or_no_text_is_refused(tmp_path: Path) -> None:
         read(tmp_path, b"\xff")
 
 
-def test_a_prompt_is_known_with_its_target_settings_and_line(tmp_path: Path) -> None:
-    path, prompt = tmp_path / ".answered", Prompt(3, (), "a")
-    Journal(path, "target", ASKING).note(prompt)
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert Journal(path, "target", replace(ASKING, concurrency=1)).knows(prompt)
+def test_a_key_names_target_settings_prompt_and_line() -> None:
+    prompt = Prompt(3, (), "a")
+    key = ASKING.key("target", prompt)
+    assert replace(ASKING, concurrency=1).key("target", prompt) == key
     for target, asking, other in (
         ("another", ASKING, prompt),
         ("target", replace(ASKING, seed=8), prompt),
@@ -92,8 +101,7 @@ def test_a_prompt_is_known_with_its_target_settings_and_line(tmp_path: Path) -> 
         ("target", ASKING, Prompt(4, (), "a")),
         ("target", ASKING, Prompt(3, (("user", "a"),))),
     ):
-        assert not Journal(path, target, asking).knows(other)
-    Journal(None, "target", ASKING).note(prompt)
+        assert asking.key(target, other) != key
 
 
 def test_line_numbers_are_listed_in_order() -> None:

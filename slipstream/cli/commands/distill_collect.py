@@ -5,28 +5,35 @@ from __future__ import annotations
 import re
 import time
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from http.client import HTTPException
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from slipstream.cli.answering import Asking, Journal, answers, listed
+from slipstream.cli.answering import Answered, Asking, answers, listed
 from slipstream.cli.commands.options import Device, Dtype
 from slipstream.cli.ending import fail, progress, refusals
-from slipstream.cli.local import PairSettings, free_address
+from slipstream.cli.local import LocalServices, PairSettings, free_address
 from slipstream.cli.prompt_lines import Prompt, read_prompts
 from slipstream.cli.reaching import Server, with_server
 from slipstream.cli.serving import serving
 from slipstream.client import Client
 from slipstream.errors import SlipstreamError
+from slipstream.extras import require
 from slipstream.reasons import Reason
 
-_JOURNAL = ".answered"
+if TYPE_CHECKING:
+    from slipstream.distilling.collected_answers import CollectedAnswers
+
 _TOLD_SECONDS = 30.0
 """Seconds between two lines of progress where standard error is no terminal."""
-_SAMPLE = re.compile(r"^slipstream_(collecting|collect_dropped_rows_total)(?:\{[^}]*\})? (\S+)$", re.M)
+_STOPPED = re.compile(r"^slipstream_collecting(?:\{[^}]*\})? 0(?:\.0)?$", re.M)
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""Opens pages of this machine without the proxy that the environment may name."""
 
 
 class CollectingStoppedError(SlipstreamError):
@@ -73,39 +80,62 @@ def collect(
     asking = Asking(max_tokens, temperature, seed, concurrency)
     with refusals(""):
         found = read_prompts("--prompts", prompts)
-        journal = Journal(None if out is None else out.expanduser() / _JOURNAL, target, asking)
-    left = [prompt for prompt in found if not journal.knows(prompt)]
-    if len(left) < len(found):
-        progress.print(f"{len(found) - len(left)} of {len(found)} prompts were answered before", highlight=False)
     if out is None:
         with refusals(server.address), server.client() as client:
-            _ask(client, left, asking, journal)
+            failed = _ask(client, found, asking)
+        _refuse_failed(failed)
         return
+    require("slipstream", "compiled", "orchestrator")
+    flags = ["--collect", str(out.expanduser()), "--collect-text", "--collect-share", "1", "--collect-mib", str(mib)]
+    pair = PairSettings(target=target, draft=draft, device=device, dtype=dtype, target_flags=flags)
+    _collect(found, asking, out.expanduser(), pair)
+
+
+def _collect(found: Sequence[Prompt], asking: Asking, out: Path, pair: PairSettings) -> None:
+    """Let services that are started here answer what the folder does not have yet."""
+    from slipstream.distilling.collected_answers import CollectedAnswers  # it needs numpy
+
+    with refusals(""):
+        collected = CollectedAnswers(out)
+    keys = {prompt: asking.key(pair.target, prompt) for prompt in found}
+    left = [prompt for prompt in found if not collected.has(keys[prompt])]
+    if len(left) < len(found):
+        progress.print(f"{len(found) - len(left)} of {len(found)} prompts were answered before", highlight=False)
     if not left:
         return
     metrics = free_address()
-    flags = ["--collect", str(out.expanduser()), "--collect-text", "--collect-share", "1", "--collect-mib", str(mib)]
-    pair = PairSettings(
-        target=target,
-        draft=draft,
-        device=device,
-        dtype=dtype,
-        target_flags=[*flags, "--metrics-address", metrics],
-    )
-    with serving(pair) as services:
-        with refusals(services.orchestrator_address), Client(services.orchestrator_address) as client:
-            _ask(client, left, asking, journal, lambda: _refuse_stopped(metrics))
-        dropped = _read(metrics).get("collect_dropped_rows_total", 0)
-    if dropped:
-        progress.print(
-            f"{dropped:g} positions were dropped: they came faster than they could be written", highlight=False
-        )
+    pair = replace(pair, target_flags=[*pair.target_flags, "--metrics-address", metrics])
+
+    def note(answered: Answered) -> None:
+        collected.expect(keys[answered.prompt], answered.prompt_token_count, answered.token_ids)
+
+    def look() -> None:
+        _refuse_stopped(services, metrics)
+        collected.look()
+
+    try:
+        with (
+            serving(pair) as services,
+            refusals(services.orchestrator_address),
+            Client(services.orchestrator_address) as client,
+        ):
+            failed = _ask(client, left, asking, note, look)
+    finally:  # the verifier has written what it had
+        with refusals(""):
+            collected.look()
+        count = sum(collected.has(key) for key in keys.values())
+        progress.print(f"the answers to {count} of {len(found)} prompts are in {out}", soft_wrap=True, highlight=False)
+    _refuse_failed(failed, *_losses(collected, {prompt.line: keys[prompt] for prompt in found}, failed))
 
 
 def _ask(
-    client: Client, left: Sequence[Prompt], asking: Asking, journal: Journal, look: Callable[[], None] = lambda: None
-) -> None:
-    """Let the prompts be answered, with progress on standard error. Exits with status 1 if some
+    client: Client,
+    left: Sequence[Prompt],
+    asking: Asking,
+    note: Callable[[Answered], None] = lambda _: None,
+    look: Callable[[], None] = lambda: None,
+) -> list[int]:
+    """Let the prompts be answered, with progress on standard error. Return the lines of those that
     were not."""
     failed: list[int] = []
     tokens, said = 0, time.monotonic()
@@ -113,31 +143,54 @@ def _ask(
     with Progress(*columns, TimeRemainingColumn(), console=progress, transient=True) as bar:
         task = bar.add_task("prompts", total=len(left))
         for answered in answers(client, left, asking, look):
-            tokens += answered.token_count
+            tokens += len(answered.token_ids)
             if answered.error:
                 failed.append(answered.prompt.line)
                 progress.print(
                     f"line {answered.prompt.line}: {answered.error}", style="red", markup=False, highlight=False
                 )
             else:
-                journal.note(answered.prompt)
+                note(answered)
             bar.advance(task)
             if not progress.is_terminal and time.monotonic() >= said + _TOLD_SECONDS:
                 said = time.monotonic()
                 progress.print(f"{bar.tasks[0].completed:g} of {len(left)} prompts are done", highlight=False)
     typer.echo(f"answered {len(left) - len(failed)} of {len(left)} prompts with {tokens} tokens")
-    if failed:
-        fail(f"no answer to lines {listed(failed)}: see above. Run the command again to ask them again")
+    return failed
 
 
-def _refuse_stopped(metrics: str) -> None:
-    if _read(metrics).get("collecting") == 0:
-        raise CollectingStoppedError(
-            "the verifier has stopped collecting, and its last answers may be missing: is the disk of --out full?"
+def _losses(collected: CollectedAnswers, keys: Mapping[int, str], failed: Sequence[int]) -> Iterator[str]:
+    """Yield what became of answers that are not in the folder, by their lines."""
+    absent = [line for line, key in keys.items() if line not in failed and not collected.has(key)]
+    pushed = absent if collected.missed else [line for line in absent if collected.had(keys[line])]
+    if pushed:
+        yield f"newer answers have pushed out those to lines {listed(pushed)}: give more --mib"
+    if unwritten := [line for line in absent if line not in {*pushed}]:
+        yield (
+            f"the verifier has not written the answers to lines {listed(unwritten)}: they came faster than it could, "
+            "or its disk is full; a lower --concurrency helps"
         )
 
 
-def _read(metrics: str) -> dict[str, float]:
-    """Return a verifier's metrics of collecting."""
-    with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=10) as page:
-        return {name: float(value) for name, value in _SAMPLE.findall(page.read().decode())}
+def _refuse_failed(failed: Sequence[int], *losses: str) -> None:
+    """Exit with status 1 if prompts were not answered, or if answers were lost."""
+    faults = [*([f"no answer to lines {listed(failed)}: see above"] if failed else []), *losses]
+    if faults:
+        fail(f"{'; '.join(faults)}. Run the command again to ask them again")
+
+
+def _refuse_stopped(services: LocalServices, metrics: str) -> None:
+    """CollectingStoppedError if the verifier has ended, or has stopped collecting."""
+    if (status := services.services["verifier"].process.poll()) is not None:
+        raise CollectingStoppedError(f"the verifier has ended with status {status}. Run the command again to go on")
+    try:
+        with _DIRECT.open(f"http://{metrics}/metrics", timeout=30) as page:
+            shown = page.read().decode()
+    except (OSError, HTTPException) as error:
+        raise CollectingStoppedError(
+            f"the verifier does not tell whether it collects: {error}. Run the command again to go on"
+        ) from error
+    if _STOPPED.search(shown):
+        raise CollectingStoppedError(
+            "the verifier has stopped collecting: is the disk of --out full? Make room, and run the command again"
+        )
