@@ -21,6 +21,7 @@ class CollectingFolder:
     def __init__(self, settings: VerifierSettings) -> None:
         """RecordsError if the folder cannot be used."""
         self.totals = CollectTotals()
+        self.share = settings.collect_share
         self._settings = settings
         self._folder = ClaimedFolder(Path(settings.collect).expanduser())
         self._collector: Collector | None = None

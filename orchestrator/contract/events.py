@@ -155,6 +155,7 @@ def model_message(info: ModelInfo) -> orchestrator_pb2.Model:
         weights_fingerprint=info.weights_fingerprint,
         sampling_version=info.sampling_version,
         caveats=info.caveats,
+        collect_share=info.collect_share,
     )
 
 

@@ -45,6 +45,8 @@ class ModelInfo:
     """Processors that compute the model."""
     caveats: tuple[str, ...] = field(default=(), compare=False)
     """Promises that do not hold with the model, each as a sentence for people."""
+    collect_share: float | None = field(default=None, compare=False)
+    """Share of the sequences whose positions the service was told to collect; None if not known."""
 
     def is_negligible_beside(self, target: ModelInfo) -> bool:
         """Return whether this model makes the longest hint within one step of the target, by what
@@ -89,6 +91,7 @@ def info_of(message: model_pb2.ModelInfo) -> ModelInfo:
         kv_page_size=max(1, message.kv_page_size),
         processors=_processors_of(message.processors),
         caveats=tuple(message.caveats),
+        collect_share=message.collect_share if message.HasField("collect_share") else None,
     )
 
 

@@ -80,6 +80,8 @@ INFOS: Mapping[str, Mutation] = {
     "kv_token_count 2^62": _set("kv_token_count", 2**62),
     "kv_page_size negative": _set("kv_page_size", -1),
     "kv_page_size 2^31-1": _set("kv_page_size", _MOST),
+    "collect_share NaN": _set("collect_share", float("nan")),
+    "collect_share 2": _set("collect_share", 2),
     "processor negative": lambda info: info.processors.numbers.append(-1),
     "1,000,000 processors": lambda info: info.processors.numbers.extend(range(1_000_000)),
     "thread_count negative": lambda info: setattr(info.processors, "thread_count", -1),

@@ -13,6 +13,8 @@ class Collecting(Protocol):
     """A place for collected positions, which is ready before the model is loaded."""
 
     totals: CollectTotals
+    share: float
+    """Share of the sequences that are collected."""
 
     def begin(self, info: model_pb2.ModelInfo) -> RowObserver | None:
         """Return the observer of the rows of a model that has been loaded; None if its rows are not
@@ -27,6 +29,7 @@ class NotCollecting:
 
     def __init__(self, _: object = None) -> None:
         self.totals = CollectTotals()
+        self.share = 0.0
 
     def begin(self, _: model_pb2.ModelInfo) -> None:
         """Observe no rows."""

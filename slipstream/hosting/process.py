@@ -190,6 +190,7 @@ async def _host(
     _add_services(
         kind, server, host, model_service, {} if spoken is None else {"tokenizers": (spoken.files, tokenizer)}
     )
+    model_service.info.collect_share = collecting.share
     if isinstance(served, Engine):
         served.observer = collecting.begin(model_service.info)
     gate.loaded = True

@@ -1570,6 +1570,7 @@ class Model(_message.Message):
     WEIGHTS_FINGERPRINT_FIELD_NUMBER: _builtins.int
     SAMPLING_VERSION_FIELD_NUMBER: _builtins.int
     CAVEATS_FIELD_NUMBER: _builtins.int
+    COLLECT_SHARE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The directory name or hub id the service was started with."""
     architecture: _builtins.str
@@ -1593,6 +1594,10 @@ class Model(_message.Message):
     sampling_version: _builtins.int
     """Version of the rules by which tokens are chosen from logits. Under another version the same
     seed gives another text.
+    """
+    collect_share: _builtins.float
+    """Share of the sequences whose positions the service was told to collect (--collect). 0: none.
+    Unset: not known.
     """
     @_builtins.property
     def end_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -1627,12 +1632,15 @@ class Model(_message.Message):
         weights_fingerprint: _builtins.str = ...,
         sampling_version: _builtins.int = ...,
         caveats: _abc.Iterable[_builtins.str] | None = ...,
+        collect_share: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["sampling_defaults", b"sampling_defaults"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_collect_share", b"_collect_share", "collect_share", b"collect_share", "sampling_defaults", b"sampling_defaults"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "caveats", b"caveats", "context_length", b"context_length", "device", b"device", "dtype", b"dtype", "end_token_ids", b"end_token_ids", "max_draft_length", b"max_draft_length", "name", b"name", "sampling_defaults", b"sampling_defaults", "sampling_version", b"sampling_version", "tokenizer_fingerprint", b"tokenizer_fingerprint", "vocabulary_size", b"vocabulary_size", "weights_fingerprint", b"weights_fingerprint"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_collect_share", b"_collect_share", "architecture", b"architecture", "caveats", b"caveats", "collect_share", b"collect_share", "context_length", b"context_length", "device", b"device", "dtype", b"dtype", "end_token_ids", b"end_token_ids", "max_draft_length", b"max_draft_length", "name", b"name", "sampling_defaults", b"sampling_defaults", "sampling_version", b"sampling_version", "tokenizer_fingerprint", b"tokenizer_fingerprint", "vocabulary_size", b"vocabulary_size", "weights_fingerprint", b"weights_fingerprint"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__collect_share: _TypeAlias = _typing.Literal["collect_share"]  # noqa: Y015
+    _WhichOneofArgType__collect_share: _TypeAlias = _typing.Literal["_collect_share", b"_collect_share"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__collect_share) -> _WhichOneofReturnType__collect_share | None: ...
 
 Global___Model: _TypeAlias = Model  # noqa: Y015
 

@@ -154,6 +154,24 @@ def test_a_server_answers_and_its_verifier_collects(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("share", "status", "said"),
+    [
+        ("", 1, "the server's verifier collects nothing: start it with --collect DIR"),
+        ("0.5", 0, "the verifier collects a share of 0.5 of the answers: --collect-share 1 keeps all"),
+    ],
+)
+def test_a_server_that_does_not_collect_all_says_so(share: str, status: int, said: str, tmp_path: Path) -> None:
+    collect = ["--collect", str(tmp_path / "out"), "--collect-text", "--collect-share", share] if share else []
+    with LocalServices(replace(PAPER_PAIR, target_flags=[*PAPER_PAIR.target_flags, *collect])) as services:
+        ended = run(
+            *("distill", "collect", "--prompts", prompts_in(tmp_path, "a"), "--max-tokens", "5"),
+            *("--address", services.orchestrator_address),
+        )
+    assert ended.returncode == status and said in ended.stderr
+    assert ("answered" in ended.stdout) == bool(share)
+
+
+@pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["--target", TARGET], "--target and --out go together"),

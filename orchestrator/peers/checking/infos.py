@@ -60,6 +60,7 @@ def check_info(info: model_pb2.ModelInfo) -> None:
     check_count("caveats", info.caveats, _MOST_CAVEATS)
     for caveat in info.caveats:
         check_text("caveats", caveat, _LONGEST_CAVEAT)
+    check_within("collect_share", info.collect_share, 0, 1)
     check_within("kv_token_count", info.kv_token_count, 0, _MOST_KV_TOKENS)
     check_within("kv_page_size", info.kv_page_size, 0, _LONGEST_CONTEXT)
     check_text("processors.machine", info.processors.machine, _LONGEST_WORD)

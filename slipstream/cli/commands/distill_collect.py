@@ -25,6 +25,7 @@ from slipstream.client import Client
 from slipstream.errors import SlipstreamError
 from slipstream.extras import require
 from slipstream.reasons import Reason
+from slipstream.v1 import orchestrator_pb2
 
 if TYPE_CHECKING:
     from slipstream.distilling.collected_answers import CollectedAnswers
@@ -70,7 +71,8 @@ def collect(
 
     Run the same command again to go on where it ended.
 
-    Without --target the server at --address answers, and its verifier keeps what it was told to:
+    Without --target the server at --address answers all prompts, and its verifier keeps what it was
+    told to:
     slipstream serve MODEL --collect DIR --collect-text --collect-share 1
     """
     if bool(target) != bool(out):
@@ -82,6 +84,7 @@ def collect(
         found = read_prompts("--prompts", prompts)
     if out is None:
         with refusals(server.address), server.client() as client:
+            _tell_share(client.server_info().target)
             failed = _ask(client, found, asking)
         _refuse_failed(failed)
         return
@@ -157,6 +160,18 @@ def _ask(
                 progress.print(f"{bar.tasks[0].completed:g} of {len(left)} prompts are done", highlight=False)
     typer.echo(f"answered {len(left) - len(failed)} of {len(left)} prompts with {tokens} tokens")
     return failed
+
+
+def _tell_share(target: orchestrator_pb2.Model) -> None:
+    """Exit if a server's verifier collects nothing, and say so if it collects a part."""
+    if not target.HasField("collect_share") or target.collect_share == 1:
+        return
+    if not target.collect_share:
+        fail("the server's verifier collects nothing: start it with --collect DIR --collect-text --collect-share 1")
+    progress.print(
+        f"the verifier collects a share of {target.collect_share:g} of the answers: --collect-share 1 keeps all",
+        highlight=False,
+    )
 
 
 def _losses(collected: CollectedAnswers, keys: Mapping[int, str], failed: Sequence[int]) -> Iterator[str]:
