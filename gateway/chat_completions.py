@@ -129,6 +129,11 @@ class ChatRequest(GenerationFields):
             raise ApiError(400, "store: true is not supported: nothing is stored; use /v1/responses", param="store")
 
     @property
+    def is_private(self) -> bool:
+        """True if the operator may not collect the text."""
+        return self.store is False or super().is_private
+
+    @property
     def reports_tokens(self) -> bool:
         """Return whether a token is told that makes no text certain."""
         return self.logprobs or self.return_token_ids
@@ -248,7 +253,6 @@ async def create_chat_completion(asked: ChatRequest, request: Request, caller: C
     settings = asked.settings(
         token_origins=reading.needs_origins,
         max_token_count=asked.max_completion_tokens or asked.max_tokens,
-        do_not_collect=None if asked.store is None else True,
         structure=structure,
         top_logprob_count=(asked.top_logprobs or 0) if asked.logprobs else None,
     )

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from gateway.answers import Answers, finish_reason, stop_reason
 from gateway.bodies import Completion, CompletionChunk, described
 from gateway.errors import ApiError
-from gateway.fields import COMMON_REFUSALS, GenerationFields, Int32, Refusal, Text
+from gateway.fields import COMMON_REFUSALS, NOT_STORED, GenerationFields, Int32, Refusal, Text
 from gateway.gateway import Caller, Model, fingerprint_of, gateway_of
 from gateway.logprobs import CompletionLogprobs, joined, likeliest, prompt_logprobs
 from gateway.responding import respond
@@ -43,6 +43,7 @@ class CompletionRequest(GenerationFields):
         "response_format": Refusal("use structured_outputs"),
         "prediction": Refusal("use /v1/chat/completions"),
         "prompt_embeds": Refusal("give text or token ids"),
+        "store": NOT_STORED,
         "add_special_tokens": Refusal("the tokenizer's own are added", (True,)),
     }
 

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from gateway.bodies import described
 from gateway.errors import ApiError
-from gateway.fields import Fields, Metadata
+from gateway.fields import DO_NOT_COLLECT, Fields, Metadata, is_kept_out
 from gateway.gateway import Caller, gateway_of
 from gateway.reading import Reading
 from gateway.responses.beginning import find_conversation, named_fields
@@ -19,7 +19,7 @@ from gateway.responses.ids import TurnId, conversation_id
 from gateway.responses.items import MessageItem, input_items
 from gateway.responses.pages import PAGE_QUERY, Page, PageOptions, known_query, page_of
 from gateway.responses.writing import AnswerWriter
-from slipstream.client import Message, Result, SessionInfo, ToolCall
+from slipstream.client import Message, Result, SessionInfo, Settings, ToolCall
 
 router = APIRouter()
 
@@ -30,7 +30,11 @@ class ConversationRequest(Fields):
     items: list[MessageItem] | None = Field(
         None, description="one message with role `system` or `developer`: the conversation's instructions"
     )
-    metadata: Metadata | None = Field(None, description="up to 16 texts by key, which are kept with the conversation")
+    metadata: Metadata | None = Field(
+        None,
+        description=f"up to 16 texts by key, which are kept with the conversation. `do_not_collect`: {DO_NOT_COLLECT}. It "
+        "holds for all responses in the conversation",
+    )
 
     def system(self) -> str | None:
         """Return the instructions; None if there are none. ApiError."""
@@ -44,14 +48,19 @@ class ConversationRequest(Fields):
 class ConversationUpdate(Fields):
     """A request for other metadata."""
 
-    metadata: Metadata | None = Field(None, description="takes the place of the conversation's metadata")
+    metadata: Metadata | None = Field(
+        None,
+        description="takes the place of the conversation's metadata. `do_not_collect` holds for its next responses; what was "
+        "kept out stays out",
+    )
 
 
 @router.post("/v1/conversations", responses=described(ConversationObject))
 async def create_conversation(asked: ConversationRequest, caller: Caller) -> dict[str, Any]:
     """Begin a conversation, to which responses are added."""
     with named_fields():
-        session = await caller.create_session(asked.system(), metadata=asked.metadata)
+        settings = Settings(do_not_collect=is_kept_out(asked.metadata) or None)
+        session = await caller.create_session(asked.system(), settings, metadata=asked.metadata)
     return _description(session.info)
 
 

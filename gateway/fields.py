@@ -15,10 +15,12 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     GetJsonSchemaHandler,
     JsonValue,
+    TypeAdapter,
     model_validator,
 )
 from pydantic.json_schema import JsonSchemaValue
@@ -39,11 +41,42 @@ def _encodable(value: str) -> str:
 
 Text = Annotated[str, AfterValidator(_encodable)]
 """Text that a message can hold. JSON may hold halves of surrogate pairs, which are no text."""
+
+DO_NOT_COLLECT = "`true` keeps the text out of what the operator collects to train drafts; `false` changes nothing"
+TASK = "a tag by which acceptance is counted: at most 64 characters of A-Z, a-z, 0-9 and _.:/-"
+KNOWN_METADATA = f"`do_not_collect`: {DO_NOT_COLLECT}. `task`: {TASK}"
+"""Descriptions of keys that mean something."""
+_KnownMetadata = TypeAdapter(dict[Literal["do_not_collect"], Literal["true", "false"]])
+
+
+def _check_known(given: Any) -> Any:
+    """Refuse a wrong value of a key that means something, by its name."""
+    if isinstance(given, dict) and "do_not_collect" in given:
+        _KnownMetadata.validate_python({"do_not_collect": given["do_not_collect"]})
+    return given
+
+
 Metadata = Annotated[
     dict[Annotated[Text, Field(min_length=1, max_length=64)], Annotated[Text, Field(max_length=512)]],
-    Field(max_length=16),
+    BeforeValidator(_check_known),
+    Field(
+        max_length=16,
+        json_schema_extra={
+            "properties": {
+                "do_not_collect": {"enum": ["true", "false"], "description": DO_NOT_COLLECT},
+                "task": {"type": "string", "description": TASK},
+            }
+        },
+    ),
 ]
 """Up to 16 texts by key."""
+
+
+def is_kept_out(metadata: Mapping[str, Any] | None) -> bool:
+    """Return whether a request's metadata keep its text out of what the operator collects."""
+    return metadata is not None and metadata.get("do_not_collect") in ("true", True)
+
+
 Int32 = Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]
 """A number that a message can hold."""
 
@@ -144,6 +177,8 @@ class StructuredOutputs(Fields):
         return Structure(json_schema=schema, regex=self.regex, choices=self.choice, grammar=self.grammar)
 
 
+NOT_STORED = Refusal("nothing is stored. With metadata.do_not_collect the operator does not collect the text")
+
 COMMON_REFUSALS: Mapping[str, Refusal] = {
     "service_tier": Refusal("all requests of a caller have the same priority", ("auto", "default")),
     "best_of": Refusal("choices are not ranked", (1,)),
@@ -213,8 +248,8 @@ class AnswerFields(Fields):
     allowed_token_ids: list[Int32] | None = Field(None, description="vLLM's; only these tokens may be chosen")
     metadata: Metadata | None = Field(
         None,
-        description="up to 16 texts by key. `task` is a tag by which acceptance is counted: at most 64 characters of A-Z, a-z, "
-        "0-9 and _.:/-. The others change nothing: OpenAI keeps them with stored answers, and here nothing is stored",
+        description=f"up to 16 texts by key. {KNOWN_METADATA}. The others change nothing: OpenAI keeps them with stored "
+        "answers, and here nothing is stored",
     )
     user: Text | None = Field(None, description="accepted; limits count by access token, so it changes nothing")
     speculation: Literal["off", "on"] | Annotated[Int32, Field(ge=1)] | None = Field(
@@ -223,6 +258,11 @@ class AnswerFields(Fields):
 
     def check(self) -> None:
         """Refuse fields that do not go together: ApiError."""
+
+    @property
+    def is_private(self) -> bool:
+        """True if the operator may not collect the text."""
+        return is_kept_out(self.metadata)
 
     @property
     def error_names(self) -> dict[str, str]:
@@ -261,6 +301,7 @@ class AnswerFields(Fields):
             include_stop_in_text=self.include_stop_str_in_output or None,
             draft_length=draft_length(self.speculation),
             task=(self.metadata or {}).get("task"),
+            do_not_collect=self.is_private or None,
             **more,
         )
 

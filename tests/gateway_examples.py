@@ -320,7 +320,11 @@ EXAMPLES: dict[type[Fields], dict[str, Example]] = {
     },
     messages.OutputConfig: {"format": Example(OUTPUT_FORMAT, "json")},
     messages.OutputFormat: {"type": Example("json_schema", "xml"), "schema": Example(SCHEMA, "object")},
-    messages.RequestMetadata: {"user_id": Example("ann", 5), "task": Example("sums", "two words")},
+    messages.RequestMetadata: {
+        "user_id": Example("ann", 5),
+        "task": Example("sums", "two words"),
+        "do_not_collect": Example(True, "yes"),
+    },
     blocks.InputMessage: {"role": Example("user", "system"), "content": Example([TEXT_BLOCK], 5)},
     blocks.CacheControl: {"type": Example("ephemeral", "lasting"), "ttl": Example("5m", "2h")},
     blocks.TextBlock: {
@@ -427,7 +431,7 @@ EXAMPLES: dict[type[Fields], dict[str, Example]] = {
         "conversation": Example(_made("/v1/conversations", {}), 5),
         "store": Example(False, "no"),
         "background": Example(True, "yes"),
-        "metadata": Example({"a": "b"}, {"a": 5}),
+        "metadata": Example({"a": "b", "do_not_collect": "true"}, {"do_not_collect": "yes"}),
         "max_output_tokens": Example(1, 0),
         "include": Example(["message.output_text.logprobs"], ["file_search_call.results"]),
         "top_logprobs": Example(20, 21, {"include": ["message.output_text.logprobs"]}),
@@ -496,9 +500,9 @@ EXAMPLES: dict[type[Fields], dict[str, Example]] = {
     ResponseStreamOptions: {},
     ConversationRequest: {
         "items": Example([{"role": "developer", "content": "Be brief."}], [_message({})]),
-        "metadata": Example({"a": "b"}, {"a": 5}),
+        "metadata": Example({"a": "b", "do_not_collect": "false"}, {"do_not_collect": True}),
     },
-    ConversationUpdate: {"metadata": Example({"a": "b"}, {"a": 5})},
+    ConversationUpdate: {"metadata": Example({"a": "b"}, {"do_not_collect": "yes"})},
     TokenizeRequest: {
         "model": Example(MODEL, "other"),
         "prompt": Example("Hi", ["Hi"]),

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from gateway.chat_tools import MAX_TOOLS, FunctionName
 from gateway.errors import ApiError
-from gateway.fields import Fields, Int32, Refusal, Text, draft_length
+from gateway.fields import DO_NOT_COLLECT, NOT_STORED, TASK, Fields, Int32, Refusal, Text, draft_length, is_kept_out
 from gateway.messages.blocks import CacheControl, InputMessage, TextBlock, text_of
 from gateway.reading import Reading
 from gateway.tools import OfferedTool, ToolUse, variables_of
@@ -81,9 +81,8 @@ class RequestMetadata(Fields):
     """Data about the request."""
 
     user_id: Text | None = Field(None, description="accepted; limits count by access token, so it changes nothing")
-    task: Text | None = Field(
-        None, description="ours; a tag by which acceptance is counted: at most 64 characters of A-Z, a-z, 0-9 and _.:/-"
-    )
+    task: Text | None = Field(None, description=f"ours; {TASK}")
+    do_not_collect: Literal["true", "false"] | bool | None = Field(None, description=f"ours; {DO_NOT_COLLECT}")
 
 
 class PromptFields(Fields):
@@ -186,6 +185,7 @@ class MessageRequest(PromptFields):
         "container": Refusal("there are no containers"),
         "diagnostics": Refusal("see the traces of rounds"),
         "inference_geo": Refusal(_ONE_SERVER),
+        "store": NOT_STORED,
     }
 
     max_tokens: Int32 = Field(ge=1, description="most tokens of the answer")
@@ -196,7 +196,9 @@ class MessageRequest(PromptFields):
     temperature: float | None = Field(None, description="0 is greedy; by default the model's own, not 1")
     top_p: float | None = Field(None, description="keep the likeliest tokens up to this probability")
     top_k: Int32 | None = Field(None, ge=0, description="keep so many of the likeliest tokens; 0: all")
-    metadata: RequestMetadata | None = Field(None, description="`user_id`, which changes nothing, and `task`")
+    metadata: RequestMetadata | None = Field(
+        None, description="`do_not_collect`, `task`, and `user_id`, which changes nothing"
+    )
     service_tier: Literal["auto", "standard_only"] | None = Field(
         None, description="accepted: all requests of a caller have the same priority"
     )
@@ -207,6 +209,7 @@ class MessageRequest(PromptFields):
 
     def settings(self, structure: Structure | None, reading: Reading) -> Settings:
         """Return the settings of the turn."""
+        metadata = self.metadata or RequestMetadata()
         return Settings(
             max_token_count=self.max_tokens,
             temperature=self.temperature,
@@ -217,5 +220,6 @@ class MessageRequest(PromptFields):
             structure=structure,
             token_origins=reading.needs_origins,
             draft_length=draft_length(self.speculation),
-            task=None if self.metadata is None else self.metadata.task,
+            task=metadata.task,
+            do_not_collect=is_kept_out(metadata.model_dump()) or None,
         )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 
 from gateway.errors import ApiError, error_of_peer
+from gateway.fields import is_kept_out
 from gateway.responses.ids import session_of, turn_of
 from gateway.responses.items import messages_of
 from gateway.responses.note import Note
@@ -53,6 +55,8 @@ async def begin(
     there is no such session or conversation, or the orchestrator creates none."""
     with named_fields(names):
         session = await _session(caller, asked)
+        if is_kept_out(session.info.metadata):  # a conversation's hold for its responses
+            settings = replace(settings, do_not_collect=True)
         return await session.send(messages_of(asked.input)[0], settings, note=note.text())
 
 

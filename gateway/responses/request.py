@@ -11,7 +11,7 @@ from pydantic import Field
 
 from gateway.chat_tools import MAX_TOOLS
 from gateway.errors import ApiError
-from gateway.fields import COMMON_REFUSALS, AnswerFields, Fields, Int32, Metadata, Refusal, Text
+from gateway.fields import COMMON_REFUSALS, KNOWN_METADATA, AnswerFields, Fields, Int32, Metadata, Refusal, Text
 from gateway.responses.items import Item
 from gateway.responses.note import Note
 from gateway.responses.resource import ToldSettings
@@ -22,6 +22,7 @@ from gateway.tools import ToolUse, variables_of
 from slipstream.client import Settings, TemplateOptions
 
 _NO_MODERATION = "nothing is moderated"
+_KEPT_OUT = "metadata.do_not_collect keeps a text out of what the operator collects"
 
 
 class ConversationName(Fields):
@@ -86,8 +87,7 @@ class ResponseRequest(AnswerFields):
     background: bool = Field(False, description="answer at once, and generate in the background")
     metadata: Metadata | None = Field(
         None,
-        description="up to 16 texts by key, which are kept with the response. `task` is also a tag by which acceptance is "
-        "counted: at most 64 characters of A-Z, a-z, 0-9 and _.:/-",
+        description=f"up to 16 texts by key, which are kept with the response. {KNOWN_METADATA}",
     )
     max_output_tokens: Int32 | None = Field(None, ge=1, description="most tokens of the answer")
     include: list[Literal["message.output_text.logprobs"]] = Field(
@@ -122,7 +122,7 @@ class ResponseRequest(AnswerFields):
         """Refuse fields that do not go together: ApiError."""
         super().check()
         if self.background and not self.store:
-            raise ApiError(400, "background is only allowed with store: true", param="background")
+            raise ApiError(400, f"background is only allowed with store: true; {_KEPT_OUT}", param="background")
         if self.top_logprobs and not self.include:
             message = "top_logprobs needs include: message.output_text.logprobs"
             raise ApiError(400, message, param="top_logprobs")
@@ -141,7 +141,13 @@ class ResponseRequest(AnswerFields):
                 message = f"{name} are not allowed with conversation: use previous_response_id"
                 raise ApiError(400, message, param=name)
         if not self.store:
-            raise ApiError(400, "store: false is not allowed with conversation, which keeps it", param="store")
+            message = f"store: false is not allowed with conversation, which keeps it; {_KEPT_OUT}"
+            raise ApiError(400, message, param="store")
+
+    @property
+    def is_private(self) -> bool:
+        """True if the operator may not collect the text."""
+        return not self.store or super().is_private
 
     @property
     def conversation_id(self) -> str | None:
@@ -174,7 +180,6 @@ class ResponseRequest(AnswerFields):
             max_token_count=self.max_output_tokens,
             structure=called or asked,
             top_logprob_count=self.reported_logprobs,
-            do_not_collect=None if self.store else True,
             token_origins=True,  # they tell which text is a token's: events are numbered by tokens
         )
 

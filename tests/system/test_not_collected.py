@@ -5,14 +5,18 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gateway.responses.ids import session_of
 from orchestrator.sessions.conversation.codec import Codec
 from slipstream.cli.local import LocalServices
 from slipstream.client import Client, Settings
 from slipstream.distilling.records import read_shards
 from slipstream.hosting.tokenizer_files import load_tokenizer_files
+from tests.commands import run
+from tests.gateway_process import GatewayProcess, gateway_process
 from tests.system.conftest import PAPER_PAIR
 from tests.system.test_durable import LEASE, Replica
 
@@ -27,7 +31,7 @@ def collecting(out: Path, store: str = "memory") -> LocalServices:
     """Return services whose verifier collects all that it may."""
     flags = [*PAPER_PAIR.target_flags, "--collect", str(out), "--collect-text", "--collect-share", "1"]
     return LocalServices(
-        replace(PAPER_PAIR, target=TARGET, draft="", target_flags=flags, orchestrator_flags=LEASE, store=store)
+        replace(PAPER_PAIR, target=TARGET, draft="", target_flags=flags, orchestrator_flags=LEASE, store=store),
     )
 
 
@@ -91,3 +95,75 @@ def test_a_private_turn_keeps_its_session_out_after_a_kill(takes_over: bool, tmp
         "lasting",
         "next",
     }
+
+
+class Http:
+    """A caller of a gateway, of which each request ends up in a shard unless it is kept out."""
+
+    def __init__(self, gateway: GatewayProcess) -> None:
+        self._gateway = gateway
+        self._model = self.send("/v1/models")["data"][0]["id"]
+
+    def send(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        answer = self._gateway.send(path, body)
+        assert answer.status == 200, answer.body
+        return answer.body
+
+    def asked(self, path: str, **body: Any) -> Any:
+        return self.send(path, {"model": self._model, **body})
+
+    def responded(self, text: str, **body: Any) -> str:
+        """Return the id of a response that has ended."""
+        made = self.asked("/v1/responses", input=text, max_output_tokens=5, **body)
+        while made["status"] in ("queued", "in_progress"):
+            made = self.send(f"/v1/responses/{made['id']}")
+        return str(made["id"])
+
+    def conversation(self, **metadata: str) -> str:
+        return str(self.send("/v1/conversations", {"metadata": metadata})["id"])
+
+    def ask_everywhere(self, mark: str, value: bool) -> None:
+        """Send texts to each endpoint, with the opt-out as it allows it."""
+        told = {"do_not_collect": "true" if value else "false"}
+        self.asked("/v1/chat/completions", messages=_said(f"{mark} chat"), max_tokens=5, metadata=told)
+        self.asked("/v1/completions", prompt=[f"{mark} one", f"{mark} two"], max_tokens=5, metadata=told)
+        own: dict[str, Any] = {"do_not_collect": value}
+        self.asked("/v1/messages", messages=_said(f"{mark} anthropic"), max_tokens=5, metadata=own)
+        first = self.responded(f"{mark} response", metadata=told)
+        self.responded(f"{mark} following", previous_response_id=first)
+        self.responded(f"{mark} background", background=True, metadata=told)
+        made = self.conversation(**told)
+        for word in ("made", "later"):
+            self.responded(f"{mark} {word}", conversation=made)
+        changed = self.conversation()
+        self.responded(f"before {mark}", conversation=changed)
+        self.send(f"/v1/conversations/{changed}", {"metadata": told})
+        self.responded(f"{mark} changed", conversation=changed)
+        self.send(f"/v1/conversations/{changed}", {"metadata": {}})
+        self.responded(f"{mark} again", conversation=changed)
+
+
+def _said(text: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": text}]
+
+
+WORDS = "chat", "one", "two", "anthropic", "response", "following", "background", "made", "later", "changed", "again"
+
+
+@pytest.mark.essential
+def test_a_caller_of_every_http_endpoint_and_the_command_line_can_keep_a_text_out(tmp_path: Path) -> None:
+    out = tmp_path / "collected"
+    with collecting(out) as local, gateway_process(local.orchestrator_address) as gateway:
+        http = Http(gateway)
+        conversation = session_of(http.conversation(do_not_collect="true"))
+        assert conversation is not None
+        with Client(local.orchestrator_address) as client:
+            client.get_session(conversation).send("secret grpc", ANSWER).wait()
+        http.ask_everywhere("secret", True)
+        http.ask_everywhere("free", False)
+        for mark, flags in (("secret", ["--do-not-collect"]), ("free", [])):
+            said = run("chat", "--address", local.orchestrator_address, "--max-tokens", "5", *flags, text=f"{mark} cli")
+            assert said.returncode == 0, said.stderr
+    marks = {mark: {f"{mark} {word}" for word in (*WORDS, "grpc", "cli")} for mark in ("secret", "free")}
+    found = collected(out, "before secret", "before free", *marks["secret"], *marks["free"])
+    assert found == {"before secret", "before free", *marks["free"]} - {"free grpc"}

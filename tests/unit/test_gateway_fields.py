@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from gateway.chat_completions import ChatRequest
 from gateway.completions import CompletionRequest
-from gateway.errors import ApiError
+from gateway.errors import ApiError, error_of_validation
 from slipstream.client import Settings, Structure
 
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
@@ -37,6 +37,10 @@ def chat(**fields: Any) -> ChatRequest:
         ({"speculation": "on"}, Settings(draft_length="adaptive")),
         ({"speculation": 3}, Settings(draft_length=3)),
         ({"allowed_token_ids": [5, 6]}, Settings(allowed_token_ids=[5, 6])),
+        ({"metadata": {"task": "sums", "a": "b"}}, Settings(task="sums")),
+        ({"metadata": {"do_not_collect": "true"}}, Settings(do_not_collect=True)),
+        ({"metadata": {"do_not_collect": "false"}}, Settings()),
+        ({"store": False, "metadata": {"do_not_collect": "false"}}, Settings(do_not_collect=True)),
         ({"prompt_logprobs": 2}, Settings(top_logprob_count=2, prompt_logprobs=True, token_bytes=True)),
     ],
     ids=str,
@@ -110,6 +114,25 @@ def test_a_prompt_is_a_text_token_ids_or_a_list_of_either(prompt: Any, expected:
 def test_fields_that_do_not_go_together_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(ApiError):
         chat(**fields).settings()
+
+
+@pytest.mark.parametrize("value", ["yes", "True", "", True, 1, None])
+def test_a_wrong_opt_out_is_named_with_what_is_right(value: object) -> None:
+    body = {**CHAT, "metadata": {"do_not_collect": value}}
+    with pytest.raises(ValidationError) as refused:
+        ChatRequest.model_validate(body)
+    error = error_of_validation([{**each, "loc": ("body", *each["loc"])} for each in refused.value.errors()], body)
+    assert (error.param, str(error)) == (
+        "metadata.do_not_collect",
+        "metadata.do_not_collect: Input should be 'true' or 'false'",
+    )
+
+
+def test_the_openapi_document_has_the_keys_of_metadata_that_mean_something() -> None:
+    described, nothing = ChatRequest.model_json_schema()["properties"]["metadata"]["anyOf"]
+    assert nothing == {"type": "null"}
+    assert described["properties"]["do_not_collect"]["enum"] == ["true", "false"]
+    assert {*described["properties"]} == {"do_not_collect", "task"}
 
 
 @pytest.mark.parametrize("value", ["1", True, [1]])

@@ -35,6 +35,10 @@ def chat(
     task: Annotated[
         str | None, typer.Option(help="tag by which the server counts acceptance; see slipstream drift")
     ] = None,
+    do_not_collect: Annotated[
+        bool,
+        typer.Option("--do-not-collect", help="keep these messages out of what the operator collects to train drafts"),
+    ] = False,
     prediction: Annotated[
         Path | None, typer.Option(help="UTF-8 file that the answers probably repeat in large part: they come sooner")
     ] = None,
@@ -53,6 +57,7 @@ def chat(
         max_token_count=max_tokens,
         draft_length=draft_length,
         task=task,
+        do_not_collect=do_not_collect or None,
         token_origins=show_rounds or None,
     )
     with refusals(server.address):
