@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from http.client import HTTPException
 from pathlib import Path
@@ -17,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from slipstream.cli.answering import Answered, Asking, answers, listed
 from slipstream.cli.commands.options import Device, Dtype
 from slipstream.cli.ending import fail, progress, refusals
-from slipstream.cli.local import LocalServices, PairSettings, free_address
+from slipstream.cli.local import PairSettings, free_address
 from slipstream.cli.prompt_lines import Prompt, read_prompts
 from slipstream.cli.reaching import Server, with_server
 from slipstream.cli.serving import serving
@@ -113,21 +114,13 @@ def _collect(found: Sequence[Prompt], asking: Asking, out: Path, pair: PairSetti
         collected.expect(keys[answered.prompt], answered.prompt_token_count, answered.token_ids)
 
     def look() -> None:
-        _refuse_stopped(services, metrics)
+        _refuse_stopped(metrics)
         collected.look()
 
-    try:
-        with (
-            serving(pair) as services,
-            refusals(services.orchestrator_address),
-            Client(services.orchestrator_address) as client,
-        ):
+    with ExitStack() as stopped, serving(pair) as services:
+        stopped.callback(_tell_collected, collected, keys.values(), out)
+        with refusals(services.orchestrator_address), Client(services.orchestrator_address) as client:
             failed = _ask(client, left, asking, note, look)
-    finally:  # the verifier has written what it had
-        with refusals(""):
-            collected.look()
-        count = sum(collected.has(key) for key in keys.values())
-        progress.print(f"the answers to {count} of {len(found)} prompts are in {out}", soft_wrap=True, highlight=False)
     _refuse_failed(failed, *_losses(collected, {prompt.line: keys[prompt] for prompt in found}, failed))
 
 
@@ -162,6 +155,14 @@ def _ask(
     return failed
 
 
+def _tell_collected(collected: CollectedAnswers, keys: Collection[str], out: Path) -> None:
+    """Say how many answers are in the folder, once the verifier has written what it had."""
+    with refusals(""):
+        collected.look()
+    count = sum(map(collected.has, keys))
+    progress.print(f"the answers to {count} of {len(keys)} prompts are in {out}", soft_wrap=True, highlight=False)
+
+
 def _tell_share(target: orchestrator_pb2.Model) -> None:
     """Exit if a server's verifier collects nothing, and say so if it collects a part."""
     if not target.HasField("collect_share") or target.collect_share == 1:
@@ -194,16 +195,14 @@ def _refuse_failed(failed: Sequence[int], *losses: str) -> None:
         fail(f"{'; '.join(faults)}. Run the command again to ask them again")
 
 
-def _refuse_stopped(services: LocalServices, metrics: str) -> None:
+def _refuse_stopped(metrics: str) -> None:
     """CollectingStoppedError if the verifier has ended, or has stopped collecting."""
-    if (status := services.services["verifier"].process.poll()) is not None:
-        raise CollectingStoppedError(f"the verifier has ended with status {status}. Run the command again to go on")
     try:
         with _DIRECT.open(f"http://{metrics}/metrics", timeout=30) as page:
             shown = page.read().decode()
     except (OSError, HTTPException) as error:
         raise CollectingStoppedError(
-            f"the verifier does not tell whether it collects: {error}. Run the command again to go on"
+            f"the verifier has ended, or does not answer: {getattr(error, 'reason', error)}. Run the command again to go on"
         ) from error
     if _STOPPED.search(shown):
         raise CollectingStoppedError(
