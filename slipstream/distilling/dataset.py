@@ -10,6 +10,7 @@ from pathlib import Path
 from slipstream.distilling.errors import DistilError
 from slipstream.distilling.examples import cut, split
 from slipstream.distilling.records import SequenceRecord, TargetFacts, each_shard, shard_paths
+from slipstream.distilling.watch import Watch
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +38,17 @@ class Dataset:
 
 
 def read_dataset(
-    folder: Path, *, max_length: int, held_out: float, begun_with: Mapping[str, str] | None = None
+    folder: Path, watch: Watch, *, max_length: int, held_out: float, begun_with: Mapping[str, str] | None = None
 ) -> Dataset:
     """Return the data of a folder: of each sequence the first ``max_length`` tokens, and the share
-    ``held_out`` of the prompts apart. RecordsError, DistilError.
+    ``held_out`` of the prompts apart. RecordsError, DistilError, StoppedError.
 
     ``begun_with`` has the sha256 of each shard of a training that goes on, by name. Only these are
     read.
     """
     notes, records, facts = [], [], None
-    for path, shard in each_shard(folder, begun_with):
+    shards, count = each_shard(folder, begun_with), len(begun_with or shard_paths(folder))
+    for path, shard in watch.each(shards, count, "reading: shard"):
         facts = shard.facts
         row_count = sum(len(record.positions) for record in shard.records)
         notes.append(ShardNote(path.name, _sha256(path), len(shard.records), row_count))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,13 +13,11 @@ from slipstream.distilling.errors import DistilError
 from slipstream.distilling.estimate import Estimates, estimated
 from slipstream.distilling.examples import in_order
 from slipstream.distilling.folder import Lineage, weights_digest, write_folder
-from slipstream.distilling.records import SequenceRecord
 from slipstream.distilling.settings import DistilSettings
 from slipstream.distilling.student import Student, draft_directory
 from slipstream.distilling.training import Training
+from slipstream.distilling.watch import Tell, Watch
 from slipstream.hosting.tokenizer_files import embedded_directory, load_tokenizer_files
-
-Tell = Callable[[str], None]
 
 _WHERE_PLACED = ("config", "out", "device", "threads", "checkpoint_seconds")
 """Settings that a resumed training may change."""
@@ -42,10 +40,10 @@ def distil(settings: DistilSettings, tell: Tell, stopped: Callable[[], bool] = l
     SlipstreamError with what would be right.
     """
     with Workplace(Path(settings.out).expanduser()) as workplace:
-        return _distil(settings, workplace, tell, stopped)
+        return _distil(settings, workplace, Watch(tell, stopped))
 
 
-def _distil(settings: DistilSettings, workplace: Workplace, tell: Tell, stopped: Callable[[], bool]) -> Result:
+def _distil(settings: DistilSettings, workplace: Workplace, watch: Watch) -> Result:
     began = time.time()
     directory = draft_directory(settings.draft)
     digest = weights_digest(directory)
@@ -53,24 +51,25 @@ def _distil(settings: DistilSettings, workplace: Workplace, tell: Tell, stopped:
     student = Student(directory, settings)
     data = read_dataset(
         Path(settings.data).expanduser(),
+        watch,
         max_length=min(settings.max_length, student.context_length),
         held_out=settings.held_out,
         begun_with=workplace.shards,
     )
     _refuse_other_tokenizers(settings, data)
-    tell(_size_of(data))
+    watch.tell(_size_of(data))
     if workplace.shards is None:
         workplace.begin({shard.name: shard.sha256 for shard in data.shards})
-    before = _measure(student, data.held_out, settings, data)
-    tell(f"acceptance before: {_tokens(before)}")
+    before = _measure(student, settings, data, watch)
+    watch.tell(f"acceptance before: {_tokens(before)}")
     if settings.lora_rank:
         student.adapt(settings.lora_rank)
     training = Training(student, data.training, data.facts.vocabulary_size, settings, workplace)
     if training.step:
-        tell(f"resumed after step {training.step}")
-    training.run(Progress(tell, training.step), stopped)
+        watch.tell(f"resumed after step {training.step}")
+    training.run(Progress(watch.tell, training.step), watch.stopped)
     student.settle()
-    after = _measure(student, data.held_out, settings, data)
+    after = _measure(student, settings, data, watch)
     lineage = Lineage(settings, data, digest, before, after, began, training.seconds)
     write_folder(student, directory, workplace, lineage)
     return Result(before, after, data)
@@ -96,11 +95,12 @@ class Progress:
         self._next, self._losses = now + self._every, []
 
 
-def _measure(student: Student, records: Sequence[SequenceRecord], settings: DistilSettings, data: Dataset) -> Estimates:
+def _measure(student: Student, settings: DistilSettings, data: Dataset, watch: Watch) -> Estimates:
     student.model.eval()
+    batches = in_order(data.held_out, settings.batch_tokens)
     return estimated(
         student.logits,
-        in_order(records, settings.batch_tokens),
+        watch.each(batches, len(batches), "measuring acceptance: batch"),
         temperature=settings.temperature,
         vocabulary_size=data.facts.vocabulary_size,
         device=settings.device,

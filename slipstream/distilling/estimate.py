@@ -54,7 +54,7 @@ def survival(accepted: Iterable[np.ndarray[Any, Any]]) -> list[float]:
 @torch.no_grad()
 def estimated(
     logits_of: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
-    batches: Sequence[Sequence[SequenceRecord]],
+    batches: Iterable[Sequence[SequenceRecord]],
     *,
     temperature: float,
     vocabulary_size: int,

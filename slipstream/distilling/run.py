@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from types import FrameType
@@ -11,7 +12,7 @@ import torch
 from slipstream.distilling.distillation import distil
 from slipstream.distilling.settings import DistilSettings, as_yaml
 from slipstream.distilling.table import table
-from slipstream.distilling.training import StoppedError
+from slipstream.distilling.watch import StoppedError
 
 STOPPED_STATUS = 130
 
@@ -25,7 +26,7 @@ def run(settings: DistilSettings) -> int:
     try:
         result = distil(settings, _tell, stop.was_asked)
     except StoppedError:
-        _tell("stopped; its state is saved: the same command goes on")
+        _tell("stopped; its steps are saved: the same command goes on")
         return STOPPED_STATUS
     print(as_yaml(settings))
     print(table(result.before, result.after, result.data, settings.temperature))
@@ -47,6 +48,9 @@ class _Stop:
 
     def _note(self, number: int, _: FrameType | None) -> None:
         self._asked = True
+        os.write(
+            2, b"stopping; a second signal ends it at once, and may lose its last steps\n"
+        )  # print is not reentrant
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 

@@ -17,12 +17,9 @@ from slipstream.distilling.optimisers import optimisers, rate_at
 from slipstream.distilling.records import SequenceRecord
 from slipstream.distilling.settings import DistilSettings
 from slipstream.distilling.student import Student
+from slipstream.distilling.watch import StoppedError
 
 _MAX_NORM = 1.0
-
-
-class StoppedError(Exception):
-    """The user has stopped the training. Its state is saved."""
 
 
 class Training:
@@ -50,7 +47,8 @@ class Training:
 
     def run(self, tell: Callable[[int, int, float], None], stopped: Callable[[], bool]) -> None:
         """Take all steps that are left. ``tell`` gets the step, their count and the loss after each
-        one. StoppedError once ``stopped`` answers True; DistilError if the loss is no number."""
+        one. StoppedError once ``stopped`` answers True; DistilError if the loss is no number. The
+        last step is saved too: the acceptance is still to be measured."""
         per_epoch = len(self._batches(0))
         step_count = per_epoch * self._settings.epochs
         self._student.model.train()
@@ -62,8 +60,8 @@ class Training:
                 self.step += 1
                 self.seconds += time.monotonic() - began
                 tell(self.step, step_count, loss)
-                wants_stop = stopped() and self.step < step_count
-                if wants_stop or time.monotonic() - saved >= self._settings.checkpoint_seconds:
+                wants_stop, is_last = stopped(), self.step == step_count
+                if wants_stop or is_last or time.monotonic() - saved >= self._settings.checkpoint_seconds:
                     self._workplace.save(self._state())
                     saved = time.monotonic()
                 if wants_stop:

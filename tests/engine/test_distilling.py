@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from slipstream.distilling.option_texts import TEXTS
 from slipstream.distilling.records import RecordsError
 from slipstream.distilling.settings import DistilSettings, as_yaml, read_settings
 from slipstream.distilling.table import table
-from slipstream.distilling.training import StoppedError
+from slipstream.distilling.watch import StoppedError, Watch
 from slipstream.engine.checkpoint import check_config, check_weights
 from slipstream.engine.errors import UnsupportedModelError
 from tests import collected, tiny_models
@@ -57,10 +57,27 @@ def settings(material: Material, new: Path, **changes: Any) -> DistilSettings:
     return DistilSettings(**given)
 
 
-def after_steps(count: int) -> Callable[[], bool]:
-    """Return a user who stops the training after so many steps."""
-    steps = iter(range(1, count))
-    return lambda: next(steps, None) is None
+class Impatient:
+    """A user who stops the training after so many steps, once it is told that they begin."""
+
+    def __init__(self, step_count: int) -> None:
+        self.told: list[str] = []
+        self._left = step_count
+
+    def tell(self, line: str) -> None:
+        self.told.append(line)
+
+    def stopped(self) -> bool:
+        self._left -= any("acceptance before" in line for line in self.told)
+        return self._left <= 0
+
+
+def stop_after(settings: DistilSettings, step_count: int) -> list[str]:
+    """Train until a user stops it, and return what the user was told."""
+    user = Impatient(step_count)
+    with pytest.raises(StoppedError):
+        distil(settings, user.tell, user.stopped)
+    return user.told
 
 
 def train(material: Material, out: Path, **changes: Any) -> Result:
@@ -120,13 +137,38 @@ def test_a_stopped_training_goes_on_to_equal_weights(
 ) -> None:
     train(material, tmp_path / "whole", **changes)
     for steps in (1, 8):
-        with pytest.raises(StoppedError):
-            distil(settings(material, tmp_path / "new", **changes), lambda _: None, after_steps(steps))
+        stop_after(settings(material, tmp_path / "new", **changes), steps)
         assert not (tmp_path / "new").exists()
     told: list[str] = []
     distil(settings(material, tmp_path / "new", **changes), told.append)
     assert "resumed after step 9" in told
     assert_equal(tmp_path / "whole", tmp_path / "new")
+
+
+def test_a_training_stops_while_it_reads_or_measures_and_loses_no_step(material: Material, tmp_path: Path) -> None:
+    train(material, tmp_path / "whole", epochs=1)
+    given = settings(material, tmp_path / "new", epochs=1)
+    assert stop_after(given, 0) == [], "it stops before its first shard"
+    assert not (tmp_path / "new.unfinished").exists()
+    told: list[str] = []
+    with pytest.raises(StoppedError):
+        distil(given, told.append, lambda: len(told) == 1)
+    assert "to train on" in told[-1], "it stops before its first measurement"
+    told.clear()
+    asked = itertools.count()
+    with pytest.raises(StoppedError):  # not where the training asks after its last step, but later
+        distil(given, told.append, lambda: bool(told) and "step 4 of 4" in told[-1] and next(asked) > 0)
+    assert not (tmp_path / "new").exists()
+    distil(given, told.append)
+    assert told[-1] == "resumed after step 4"
+    assert_equal(tmp_path / "whole", tmp_path / "new")
+
+
+def test_a_long_task_tells_how_far_it_is() -> None:
+    told: list[str] = []
+    assert [*Watch(told.append, every_seconds=0).each("abc", 3, "reading: shard")] == ["a", "b", "c"]
+    assert told == ["reading: shard 0 of 3", "reading: shard 1 of 3", "reading: shard 2 of 3"]
+    assert [*Watch(told.append).each("abc", 3, "reading")] and len(told) == 3
 
 
 def test_a_seed_gives_equal_weights_and_another_one_gives_others(material: Material, tmp_path: Path) -> None:
@@ -199,8 +241,7 @@ def test_one_out_has_one_training_at_a_time(material: Material, tmp_path: Path) 
 
 
 def test_only_the_owner_can_read_the_draft(material: Material, tmp_path: Path) -> None:
-    with pytest.raises(StoppedError):
-        distil(settings(material, tmp_path / "new"), lambda _: None, after_steps(2))
+    stop_after(settings(material, tmp_path / "new"), 2)
     unfinished = tmp_path / "new.unfinished"
     assert unfinished.stat().st_mode & 0o777 == 0o700
     assert (unfinished / "state.pt").stat().st_mode & 0o777 == 0o600
@@ -214,8 +255,7 @@ def test_only_the_owner_can_read_the_draft(material: Material, tmp_path: Path) -
 
 
 def test_a_training_begun_with_other_values_is_not_resumed(material: Material, tmp_path: Path) -> None:
-    with pytest.raises(StoppedError):
-        distil(settings(material, tmp_path / "new"), lambda _: None, after_steps(2))
+    stop_after(settings(material, tmp_path / "new"), 2)
     with pytest.raises(DistilError, match=r"begun with other values \(kl 0.5\)"):
         train(material, tmp_path / "new", kl=0.1)
     (tmp_path / "new.unfinished" / "state.pt").write_bytes(b"half")
@@ -229,8 +269,7 @@ def test_a_stopped_training_goes_on_with_its_shards_while_others_are_collected(
     data = shutil.copytree(material.data, tmp_path / "data")
     train(material, tmp_path / "whole")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(StoppedError):
-        distil(settings(material, tmp_path / "new", data="data"), lambda _: None, after_steps(8))
+    stop_after(settings(material, tmp_path / "new", data="data"), 8)
     shard = data / "000001.safetensors"
     newer = shutil.copy(shard, data / "000002.safetensors")
     shard.rename(tmp_path / "kept")

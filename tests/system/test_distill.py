@@ -44,7 +44,9 @@ def test_a_training_stopped_by_ctrl_c_goes_on_and_its_draft_is_served(folder: Pa
             shown += line
         assert "step 1 of" in shown, shown
         training.send_signal(signal.SIGINT)
-        assert "the same command goes on" in training.stderr.read()
+        shown = training.stderr.read()
+        assert shown.startswith("stopping; ") or "\nstopping; " in shown
+        assert "the same command goes on" in shown
     assert training.returncode == 130
     assert not (folder / "new").exists() and (folder / "new.unfinished" / "state.pt").exists()
     other = run(*options(folder, "new", "--epochs=3"))
