@@ -252,6 +252,8 @@ def _fault_of(tensors: Mapping[str, NDArray[Any]], vocabulary_size: int) -> str:
     ids = ("tokens", "top_ids", "chosen")
     if any(tensors[name].size and not _within(tensors[name], 0, vocabulary_size) for name in ids):
         return f"a token id is not from 0 to {vocabulary_size - 1}"
+    if not np.isfinite(tensors["top_logprobs"]).all():
+        return "top_logprobs has NaN or infinity"
     return ""
 
 

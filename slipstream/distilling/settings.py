@@ -91,8 +91,11 @@ def _from_file(arguments: Sequence[str]) -> dict[str, Any]:
         values = yaml.safe_load(Path(path).expanduser().read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise DistilError(f"--config {path} cannot be read: {error}") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a day such as 2026-02-30
         raise DistilError(f"--config {path} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(values, dict):
         raise DistilError(f"--config {path} must map names of flags to values, such as target: org/name")
-    return {str(name).replace("-", "_"): value for name, value in values.items() if name != "config"}
+    named = {str(name).replace("-", "_"): value for name, value in values.items() if name != "config"}
+    if private := [name for name in named if name.startswith("_")]:  # pydantic takes some for its own
+        raise DistilError(f"--config {path} has {private[0]}, which is no flag; --help names them")
+    return named

@@ -297,6 +297,10 @@ def test_settings_come_from_a_file_and_from_flags(tmp_path: Path) -> None:
         ("rate: 1", "--rate Extra inputs are not permitted"),
         ("- 1", "must map names"),
         ("a: [", "is not YAML"),
+        ("[" * 5000, "is not YAML"),
+        ("epochs: 2026-02-30", "is not YAML"),
+        ("_cli_parse_args: [--help]", "has _cli_parse_args, which is no flag"),
+        ("-env-file: x", "has _env_file, which is no flag"),
     ):
         file.write_text(text)
         with pytest.raises(DistilError, match=named):

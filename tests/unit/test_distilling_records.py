@@ -208,6 +208,8 @@ def put(name: str, change: Callable[[Any], Any]) -> Callable[[dict[str, Any], di
         (put("top_ids", lambda t: -1 - t), "a token id is not from 0 to 999"),
         (put("chosen", lambda t: t.astype(np.int64)), "chosen is int64 and has to be int32"),
         (put("top_logprobs", lambda t: t[:, :63].copy()), "top_logprobs has shape [5, 63] and needs [5, 64]"),
+        (put("top_logprobs", lambda t: np.where(t < t.max(), t, np.nan)), "top_logprobs has NaN or infinity"),
+        (put("top_logprobs", lambda t: np.where(t > t.min(), t, -np.inf)), "top_logprobs has NaN or infinity"),
         (put("rows", lambda t: t + np.int32(20)), "rows names positions that no sequence has"),
         (put("rows", lambda t: t - np.int32([0, 7])), "rows names positions that no sequence has"),
         (lambda tensors, _: tensors.pop("hints"), "cannot be read"),
