@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -170,7 +171,8 @@ def test_a_draft_with_the_weights_of_the_old_one_is_not_compared() -> None:
         trial = trial_of(local, new.address)
         finding = trial.find()
         assert finding.verdict is Verdict.UNDECIDED and f"weights of the draft at {local.draft_address}" in finding.why
-        trial.promote()
+        trial.keep()
+        trial.remove_old()
         assert addresses(local) == [new.address]
         with pytest.raises(SwapError, match="a draft of this orchestrator already"):
             trial_of(local, new.address).find()
@@ -212,6 +214,34 @@ def test_ctrl_c_leaves_nothing_behind() -> None:
         assert children and not any(child.is_running() for child in children)
 
 
+INTERRUPTED = """
+from slipstream.cli.__main__ import main
+from slipstream.cli.swapping.operators import Operators
+
+remove = Operators.remove
+
+def interrupted(self, address):
+    remove(self, address)
+    raise KeyboardInterrupt
+
+Operators.remove = interrupted
+main()
+"""
+"""The command, with Ctrl-C just after the first draft was removed."""
+
+
+def test_ctrl_c_while_the_old_draft_is_removed_keeps_the_new_one() -> None:
+    with served(dataclasses.replace(PAIR, draft=GOOD)) as local:
+        given = ["swap", "--address", local.orchestrator_address, "--model", GOOD, "--keep"]
+        done = subprocess.run([sys.executable, "-P", "-c", INTERRUPTED, *given], capture_output=True, text=True)
+        assert done.returncode not in (0, 3)
+        number = int(done.stderr.partition("as process ")[2].partition(";")[0])
+        (kept,) = addresses(local)
+        assert f"{local.draft_address} serves on: interrupted" in done.stderr and f"--draft {kept}" in done.stderr
+        assert psutil.Process(number).is_running() and kept in psutil.Process(number).cmdline()
+        os.kill(number, signal.SIGTERM)
+
+
 def test_a_command_that_is_killed_takes_its_draft_with_it() -> None:
     with served(dataclasses.replace(PAIR, draft=GOOD)) as local:
         command = [*SLIPSTREAM, "swap", "--address", local.orchestrator_address, "--model", BAD, "--share", "0.25"]
@@ -234,7 +264,8 @@ def test_a_trial_goes_on_after_the_orchestrator_is_restarted() -> None:
             thread.join()
             assert traffic.turn_count
         assert findings[0].verdict is Verdict.BETTER, findings[0].why
-        trial.promote()
+        trial.keep()
+        trial.remove_old()
         assert addresses(local) == [new.address]
 
 
@@ -276,7 +307,8 @@ def test_a_swap_reaches_all_processes_behind_one_port() -> None:
         until(lambda: not any(each.HasField("error") for each in operators(local).list()), "a process is missing")
         trial = trial_of(local, new.address)
         assert trial.find().verdict is Verdict.BETTER
-        trial.promote()
+        trial.keep()
+        trial.remove_old()
         assert not trial.unreached
         processes = operators(local).list()
         assert len(processes) == 2 and len({each.process_id for each in processes}) == 2

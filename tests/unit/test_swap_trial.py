@@ -119,7 +119,8 @@ def test_a_trial_begins_without_sessions_and_ends_with_one_draft() -> None:
     assert finding.verdict is Verdict.BETTER and finding.new.turn_count >= 40
     assert orchestrator.calls[:2] == [("list", None), ("add", 0.0)]
     assert {share for call, share in orchestrator.calls if call == "set"} == {0.25}
-    trial.promote()
+    trial.keep()
+    trial.remove_old()
     assert drafts_of(orchestrator) == [[NEW], [NEW]]
     assert orchestrator.calls[-2:] == [("set", None), ("remove", None)]
 
@@ -135,7 +136,8 @@ def test_a_process_that_is_restarted_gets_the_trial_again(number: int) -> None:
     assert [*orchestrator.calls].count(("add", 0.25)) == 1 and not trial.unreached
     assert drafts_of(orchestrator) == [[OLD, NEW], [OLD, NEW]]
     orchestrator.restart(number)
-    trial.promote()
+    trial.keep()
+    trial.remove_old()
     assert drafts_of(orchestrator) == [[NEW], [NEW]]
 
 
@@ -227,7 +229,7 @@ def test_a_draft_whose_process_ends_is_failing_and_is_not_kept() -> None:
     finding = trial.find()
     assert (finding.verdict, finding.why) == (Verdict.FAILING, "out of memory")
     with pytest.raises(SwapError, match="out of memory"):
-        trial.promote()
+        trial.keep()
 
 
 def test_an_old_draft_that_cannot_be_removed_is_told() -> None:
@@ -235,7 +237,8 @@ def test_an_old_draft_that_cannot_be_removed_is_told() -> None:
     trial = trial_of(orchestrator)
     trial.find()
     orchestrator.failing = iter([None, DraftOnTrialError("on trial", address=OLD)])
-    trial.promote()
+    trial.keep()
+    trial.remove_old()
     assert trial.remaining == {OLD: "on trial"}
 
 

@@ -100,10 +100,19 @@ def swap(
             with _shown(trial):
                 finding = trial.find()
             if _decide(finding, keep=keep, ask=ask):
-                trial.promote()
+                trial.keep()
+                if process is not None:
+                    process.keep()
                 is_kept = True
+                trial.remove_old()
+    except BaseException:
+        if is_kept:
+            _report(trial, finding, process, is_kept=True, as_json=as_json)
+        raise
     finally:
-        _settle(trial, operators, process, is_kept=is_kept)
+        if not is_kept:
+            _withdraw(trial, process)
+        operators.close()
     _report(trial, finding, process, is_kept=is_kept, as_json=as_json)
     if not is_kept:
         raise typer.Exit(3)
@@ -167,16 +176,12 @@ def _decide(finding: Finding, *, keep: bool, ask: bool) -> bool:
     return keep
 
 
-def _settle(trial: Trial, operators: Operators, process: DraftProcess | None, *, is_kept: bool) -> None:
-    """Leave what was decided: the new draft for good, or nothing of it."""
-    if is_kept and process is not None:
-        process.keep()
-    elif not is_kept:
-        with suppress(PeerError):  # the trial ends with its lease
-            trial.withdraw()
-        if process is not None:
-            process.stop()
-    operators.close()
+def _withdraw(trial: Trial, process: DraftProcess | None) -> None:
+    """Leave nothing of the new draft."""
+    with suppress(PeerError):  # the trial ends with its lease
+        trial.withdraw()
+    if process is not None:
+        process.stop()
 
 
 def _report(trial: Trial, finding: Finding, process: DraftProcess | None, *, is_kept: bool, as_json: bool) -> None:
@@ -187,11 +192,10 @@ def _report(trial: Trial, finding: Finding, process: DraftProcess | None, *, is_
         if finding.new.turn_count or finding.old.turn_count:
             console.print(table(finding))
         console.print(f"{finding.verdict}: {finding.why}", markup=False, soft_wrap=True)
-    for line in lines_after(is_kept=is_kept, process=process, address=trial.address, old_addresses=trial.old_addresses):
+    removed = [address for address in trial.old_addresses if address not in trial.remaining]
+    for line in lines_after(is_kept=is_kept, process=process, address=trial.address, removed=removed):
         progress.print(line, markup=False, highlight=False, soft_wrap=True)
     for address, why in trial.remaining.items():
-        progress.print(
-            f"the old draft at {address} could not be removed: {why}", style="yellow", markup=False, soft_wrap=True
-        )
+        progress.print(f"the old draft at {address} serves on: {why}", style="yellow", markup=False, soft_wrap=True)
     for address, why in trial.unreached.items():
         progress.print(f"not reached: the process at {address}: {why}", style="yellow", markup=False, soft_wrap=True)

@@ -57,10 +57,9 @@ def as_dict(finding: Finding, *, is_kept: bool, address: str, unreached: Mapping
     }
 
 
-def lines_after(
-    *, is_kept: bool, process: DraftProcess | None, address: str, old_addresses: Sequence[str]
-) -> Iterator[str]:
-    """Yield what a swap leaves behind, and how to make it permanent."""
+def lines_after(*, is_kept: bool, process: DraftProcess | None, address: str, removed: Sequence[str]) -> Iterator[str]:
+    """Yield what a swap leaves behind, and how to make it permanent. ``removed``: addresses of old
+    drafts."""
     if not is_kept:
         yield f"the new draft at {address} is removed; the old drafts serve as before"
         return
@@ -72,7 +71,7 @@ def lines_after(
         f"permanent: an orchestrator that is started again uses its own --draft. Give it --draft {address} "
         f"(SLIPSTREAM_ORCHESTRATOR_DRAFT={address})"
     )
-    for old in old_addresses:
+    for old in removed:
         yield f"the old draft service at {old} still runs; stop it once no other orchestrator uses it"
 
 

@@ -2,7 +2,7 @@
 
 ::
 
-    introduce --> measure --> verdict --> promote: the old drafts are removed
+    introduce --> measure --> verdict --> keep --> remove_old
         |            |           '------> withdraw: the new one is removed
         '------------'-- it fails, Ctrl-C --^
 """
@@ -88,7 +88,7 @@ class Trial:
         self.old_addresses: list[str] = []
         """The drafts that the new one would replace."""
         self.remaining: dict[str, str] = {}
-        """Old drafts that could not be removed, and why."""
+        """Old drafts that were not removed, and why."""
         self.unreached: dict[str, str] = {}
         """Addresses of processes that the last change has not reached, and why."""
 
@@ -108,15 +108,22 @@ class Trial:
         except _FailingError as error:
             return self._finding(Verdict.FAILING, str(error))
 
-    def promote(self) -> None:
-        """Keep the new draft, and remove the old ones. PeerError or SwapError if it cannot be kept;
-        an old one that cannot be removed stays beside it."""
+    def keep(self) -> None:
+        """End the trial with the new draft beside the old ones. PeerError or SwapError if it cannot
+        be kept."""
         self._check_process()
         self._ask(self._end_trial)
+
+    def remove_old(self) -> None:
+        """Remove the old drafts after `keep`. One that cannot be removed stays beside the new
+        one."""
+        self.remaining = dict.fromkeys(self.old_addresses, "interrupted before it was removed")
         for address in self.old_addresses:
+            self.remaining[address] = "interrupted while it was removed"
             try:
                 self._ask(partial(self._operators.remove, address))
-            except PeerError as error:
+                del self.remaining[address]
+            except SlipstreamError as error:
                 self.remaining[address] = str(error)
 
     def withdraw(self) -> None:
