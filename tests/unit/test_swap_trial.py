@@ -4,6 +4,7 @@ fails."""
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -14,7 +15,7 @@ from slipstream.cli.swapping import trial as trials
 from slipstream.cli.swapping.comparison import Verdict
 from slipstream.cli.swapping.operators import Processes
 from slipstream.cli.swapping.trial import Goal, SwapError, Trial
-from slipstream.errors import Code, SlipstreamError
+from slipstream.errors import Code, FieldViolation, InvalidFieldsError, SlipstreamError
 from slipstream.rpc.status import PeerError, error_of, status_of
 from slipstream.v1 import operator_pb2 as pb
 
@@ -80,7 +81,7 @@ class Orchestrator:
             for draft in drafts.values():
                 self._turn(draft, 20.0 if draft.address == NEW and draft.trial.share else 10.0)
         return [
-            pb.ProcessDrafts(process_id=name, drafts=drafts.values())
+            pb.ProcessDrafts(process_id=name, address=f"at-{name}", drafts=drafts.values())
             for name, drafts in zip(self.ids, self.processes, strict=True)
         ]
 
@@ -122,7 +123,7 @@ def test_a_trial_begins_without_sessions_and_ends_with_one_draft() -> None:
     trial.keep()
     trial.remove_old()
     assert drafts_of(orchestrator) == [[NEW], [NEW]]
-    assert orchestrator.calls[-2:] == [("set", None), ("remove", None)]
+    assert orchestrator.calls[-4:] == [("set", None), ("set", None), ("remove", None), ("set", None)]
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -173,6 +174,101 @@ def test_a_trial_that_another_process_refuses_does_not_begin() -> None:
     orchestrator.add = refusing  # type: ignore[method-assign]
     with pytest.raises(PeerError, match="one at a time"):
         trial_of(orchestrator).find()
+
+
+def test_a_trial_that_another_process_cannot_take_names_it() -> None:
+    orchestrator = Orchestrator(process_count=2)
+    add = orchestrator.add
+
+    def refusing(address: str, trial: pb.DraftTrial | None) -> Processes:
+        answer = add(address, trial)
+        answer[1].error.CopyFrom(status_of(InvalidFieldsError([FieldViolation("address", "is refused")])))
+        return answer
+
+    orchestrator.add = refusing  # type: ignore[method-assign]
+    with pytest.raises(PeerError, match="the process at at-p1: address is refused"):
+        trial_of(orchestrator).find()
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_old_drafts_stay_until_every_process_reaches_the_new_one(
+    is_there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trials, "_ABSENCE_SECONDS", 0.0)
+    orchestrator = Orchestrator(process_count=2)
+    trial = trial_of(orchestrator)
+    trial.find()
+    trial.keep()
+    if is_there:
+        orchestrator.processes[1][NEW].state = pb.DRAFT_STATE_CONNECTING
+    else:
+        del orchestrator.processes[1][NEW]
+        orchestrator.new.state = pb.DRAFT_STATE_CONNECTING  # where it is added again
+    trial.remove_old()
+    assert [*trial.remaining] == [OLD] and "the process at at-p" in trial.remaining[OLD]
+    assert drafts_of(orchestrator) == [[OLD, NEW], [OLD, NEW]]
+
+
+def test_a_process_that_missed_the_end_of_the_trial_is_told_again() -> None:
+    orchestrator = Orchestrator(process_count=2)
+    trial = trial_of(orchestrator)
+    trial.find()
+    trial.keep()
+    orchestrator.processes[1][NEW].trial.share = 0.25  # its lease would end
+    trial.remove_old()
+    assert not orchestrator.processes[1][NEW].HasField("trial") and not trial.remaining
+
+
+def test_a_process_that_misses_one_change_of_several_is_named() -> None:
+    orchestrator = Orchestrator(process_count=2)
+    for drafts in orchestrator.processes:
+        drafts["old:2"] = pb.Draft(address="old:2", state=pb.DRAFT_STATE_SERVING, weights_fingerprint="x")
+    remove = orchestrator.remove
+
+    def missing_the_first(address: str) -> Processes:
+        answer = remove(address)
+        if address == OLD:
+            answer[1].error.CopyFrom(status_of(NotReadyError("away")))
+        return answer
+
+    orchestrator.remove = missing_the_first  # type: ignore[method-assign]
+    trial = trial_of(orchestrator)
+    trial.find()
+    trial.keep()
+    trial.remove_old()
+    assert trial.unreached == {"at-p1": "away"} and not trial.remaining
+
+
+def test_a_draft_that_died_since_it_was_measured_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    orchestrator = Orchestrator()
+    trial = trial_of(orchestrator)
+    assert trial.find().verdict is Verdict.BETTER
+    monkeypatch.setattr(trials, "_ABSENCE_SECONDS", 0.0)
+    orchestrator.processes[0][NEW].state = pb.DRAFT_STATE_AWAY
+    with pytest.raises(SwapError, match="not reached it"):
+        trial.keep()
+    assert orchestrator.processes[0][NEW].HasField("trial")
+
+
+def test_a_trial_is_renewed_while_the_user_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trials, "_LEASE_SECONDS", 0.06)
+    orchestrator = Orchestrator()
+    trial = trial_of(orchestrator)
+    trial.find()
+    orchestrator.failing = itertools.chain([NotReadyError("away")], itertools.repeat(None))
+    orchestrator.calls.clear()
+    enough = threading.Event()
+    answer = orchestrator._answer
+
+    def counted(call: str, share: float | None) -> Processes:
+        if len(orchestrator.calls) > 2:
+            enough.set()
+        return answer(call, share)
+
+    orchestrator._answer = counted  # type: ignore[method-assign]
+    with trial.renewed():
+        assert enough.wait(60)
+    assert set(orchestrator.calls) == {("set", 0.25)}
 
 
 def test_a_draft_that_was_there_already_is_not_withdrawn() -> None:
@@ -236,7 +332,7 @@ def test_an_old_draft_that_cannot_be_removed_is_told() -> None:
     orchestrator = Orchestrator()
     trial = trial_of(orchestrator)
     trial.find()
-    orchestrator.failing = iter([None, DraftOnTrialError("on trial", address=OLD)])
+    orchestrator.failing = iter([None, None, None, DraftOnTrialError("on trial", address=OLD)])
     trial.keep()
     trial.remove_old()
     assert trial.remaining == {OLD: "on trial"}

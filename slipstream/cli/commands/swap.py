@@ -99,7 +99,7 @@ def swap(
         with refusals(server.address):
             with _shown(trial):
                 finding = trial.find()
-            if _decide(finding, keep=keep, ask=ask):
+            if _decide(trial, finding, keep=keep, ask=ask):
                 trial.keep()
                 if process is not None:
                     process.keep()
@@ -167,12 +167,13 @@ class _Lines:
             progress.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def _decide(finding: Finding, *, keep: bool, ask: bool) -> bool:
+def _decide(trial: Trial, finding: Finding, *, keep: bool, ask: bool) -> bool:
     if finding.verdict is not Verdict.UNDECIDED:
         return finding.verdict is Verdict.BETTER
     if ask:
         output().print(table(finding))
-        return typer.confirm(f"undecided: {finding.why}. Keep the new draft?")
+        with trial.renewed():
+            return typer.confirm(f"undecided: {finding.why}. Keep the new draft?")
     return keep
 
 

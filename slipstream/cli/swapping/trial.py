@@ -9,8 +9,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -30,6 +32,8 @@ _PATIENCE_SECONDS = 60.0
 _ABSENCE_SECONDS = 20.0
 """Time for which no process reaches the new draft before it counts as failing. A restarted
 orchestrator needs a moment."""
+
+_REFUSALS = (Reason.DRAFT_ON_TRIAL, Reason.DRAFT_LIMIT, Reason.INVALID_FIELDS)
 
 
 class SwapError(SlipstreamError):
@@ -90,7 +94,7 @@ class Trial:
         self.remaining: dict[str, str] = {}
         """Old drafts that were not removed, and why."""
         self.unreached: dict[str, str] = {}
-        """Addresses of processes that the last change has not reached, and why."""
+        """Addresses of processes that a lasting change has not reached, and why."""
 
     def find(self) -> Finding:
         """Run the trial. SwapError or PeerError if there can be none. The new draft is on trial
@@ -108,23 +112,45 @@ class Trial:
         except _FailingError as error:
             return self._finding(Verdict.FAILING, str(error))
 
+    @contextmanager
+    def renewed(self) -> Iterator[None]:
+        """Inside, the trial's lease is renewed beside what the caller does."""
+        has_ended = threading.Event()
+
+        def renew() -> None:
+            while not has_ended.wait(_LEASE_SECONDS / 6):
+                with suppress(PeerError):  # the next one may arrive
+                    self._renew(self._goal.share)
+
+        thread = threading.Thread(target=renew, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            has_ended.set()
+            thread.join()
+
     def keep(self) -> None:
         """End the trial with the new draft beside the old ones. PeerError or SwapError if it cannot
-        be kept."""
-        self._check_process()
-        self._ask(self._end_trial)
+        be kept, as when it has died since it was measured."""
+        self._served = time.monotonic()
+        while not self._is_served(self._ask(lambda: self._renew(self._goal.share))):
+            time.sleep(POLL_SECONDS)
+        self._note(self._ask(self._end_trial))
 
     def remove_old(self) -> None:
-        """Remove the old drafts after `keep`. One that cannot be removed stays beside the new
-        one."""
+        """Remove the old drafts after `keep`, if the new one serves in every process that answers.
+        One that is not removed stays beside the new one."""
         self.remaining = dict.fromkeys(self.old_addresses, "interrupted before it was removed")
-        for address in self.old_addresses:
-            self.remaining[address] = "interrupted while it was removed"
-            try:
-                self._ask(partial(self._operators.remove, address))
+        try:
+            for address in self.old_addresses:
+                self._wait_until_served_everywhere()
+                self.remaining[address] = "interrupted while it was removed"
+                self._note(self._ask(partial(self._operators.remove, address)))
                 del self.remaining[address]
-            except SlipstreamError as error:
-                self.remaining[address] = str(error)
+            self._ask(self._end_trial)  # in a process, too, that was away before and lost its old drafts
+        except SlipstreamError as error:
+            self.remaining |= dict.fromkeys(self.remaining, str(error))
 
     def withdraw(self) -> None:
         """Remove the new draft, unless it was not added by this trial. If the orchestrator is away,
@@ -142,6 +168,16 @@ class Trial:
         if _lacks_it(processes):  # a process was started again
             processes = self._operators.add(self.address, None)
         return processes
+
+    def _wait_until_served_everywhere(self) -> None:
+        """Wait until the new draft serves, on trial no more, in every process that answers.
+        SwapError if it does not."""
+        deadline = time.monotonic() + _ABSENCE_SECONDS
+        while lacking := _lacking(self._ask(self._end_trial), self.address):
+            if time.monotonic() > deadline:
+                raise SwapError(f"the new draft does not serve everywhere: {lacking}")
+            self.report("waiting until the new draft serves everywhere")
+            time.sleep(POLL_SECONDS)
 
     def _introduce(self) -> operator_pb2.Draft:
         """Add the draft with no sessions, and return it once it serves."""
@@ -162,7 +198,7 @@ class Trial:
                 raise _FailingError(f"the orchestrator has not reached it in {self._goal.start_seconds:g} s")
             self.report("waiting until the new draft serves")
             time.sleep(POLL_SECONDS)
-            processes = self._renewed(0.0)
+            processes = self._ask(lambda: self._renew(0.0))
 
     def _add(self) -> Processes:
         """Add the draft with no sessions. PeerError if the orchestrator refuses it."""
@@ -179,10 +215,9 @@ class Trial:
         deadline = time.monotonic() + self._goal.longest
         self._served = time.monotonic()
         while True:
-            processes = self._renewed(self._goal.share)
+            processes = self._ask(lambda: self._renew(self._goal.share))
             self._tally.take(processes)
-            self._check_process()
-            self._check_presence(processes)
+            self._is_served(processes)
             new, old = self._figures()
             if self._is_enough(new) or time.monotonic() > deadline:
                 return judge(new, old)
@@ -195,32 +230,32 @@ class Trial:
         most = self._goal.token_count
         return new.turn_count >= self._goal.turn_count or (most is not None and new.token_count >= most)
 
-    def _renewed(self, share: float) -> Processes:
+    def _renew(self, share: float) -> Processes:
         """Renew the trial, and begin it again in processes that were started since."""
         terms = trial_terms(share, _LEASE_SECONDS)
-
-        def renew() -> Processes:
-            try:
-                processes = self._operators.set_trial(self.address, terms)
-            except PeerError as error:
-                if error.reason != Reason.DRAFT_NOT_FOUND:
-                    raise
-                return self._operators.add(self.address, terms)
-            return self._operators.add(self.address, terms) if _lacks_it(processes) else processes
-
-        return self._ask(renew)
+        try:
+            processes = self._operators.set_trial(self.address, terms)
+        except PeerError as error:
+            if error.reason != Reason.DRAFT_NOT_FOUND:
+                raise
+            return self._operators.add(self.address, terms)
+        return self._operators.add(self.address, terms) if _lacks_it(processes) else processes
 
     def _check_process(self) -> None:
         if (words := self._last_words()) is not None:
             raise _FailingError(words)
 
-    def _check_presence(self, processes: Processes) -> None:
-        new = _drafts_in(processes).get(self.address)
-        now = time.monotonic()
+    def _is_served(self, processes: Processes) -> bool:
+        """Return whether a process reaches the new draft. SwapError if its own process has ended,
+        or if it was not reached for some time."""
+        self._check_process()
+        new, now = _drafts_in(processes).get(self.address), time.monotonic()
         if new is not None and new.state == operator_pb2.DRAFT_STATE_SERVING:
             self._served = now
-        elif now - self._served > _ABSENCE_SECONDS:
+            return True
+        if now - self._served > _ABSENCE_SECONDS:
             raise _FailingError(f"the orchestrator has not reached it for {_ABSENCE_SECONDS:g} s")
+        return False
 
     def _twin_of(self, new: operator_pb2.Draft) -> str:
         drafts = _drafts_in(self._ask(self._operators.list))
@@ -247,11 +282,10 @@ class Trial:
                 self.report("the orchestrator is away; waiting for it")
                 time.sleep(POLL_SECONDS)
             else:
-                self._note(processes)
                 return processes
 
     def _note(self, processes: Processes) -> None:
-        self.unreached = {each.address: each.error.message for each in processes if each.HasField("error")}
+        self.unreached |= {each.address: each.error.message for each in processes if each.HasField("error")}
 
 
 def _may_pass(error: PeerError) -> bool:
@@ -270,6 +304,19 @@ def _drafts_in(processes: Processes) -> dict[str, operator_pb2.Draft]:
     return found
 
 
+def _lacking(processes: Processes, address: str) -> str:
+    """Return where the draft at an address does not serve; empty if it serves in every process that
+    answers."""
+    for process in processes:
+        refusal = error_of(process.error) if process.HasField("error") else None
+        if refusal is not None and _may_pass(refusal):
+            continue
+        drafts = [draft for draft in process.drafts if draft.address == address]
+        if not any(draft.state == operator_pb2.DRAFT_STATE_SERVING for draft in drafts):
+            return f"the process at {process.address}: {refusal or 'it does not reach the draft'}"
+    return ""
+
+
 def _lacks_it(processes: Processes) -> bool:
     """Return whether a process does not know the draft on trial."""
     return any(_reason_of(process) == Reason.DRAFT_NOT_FOUND for process in processes)
@@ -279,8 +326,9 @@ def _refusal(processes: Processes) -> PeerError | None:
     """Return why a process refuses the trial; None if none does. One that is away refuses
     nothing."""
     for process in processes:
-        if process.HasField("error") and _reason_of(process) in (Reason.DRAFT_ON_TRIAL, Reason.DRAFT_LIMIT):
-            return error_of(process.error)
+        if process.HasField("error") and _reason_of(process) in _REFUSALS:
+            error = error_of(process.error)
+            return PeerError(error.code, error.reason, f"the process at {process.address}: {error}", error.metadata)
     return None
 
 
