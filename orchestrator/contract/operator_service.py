@@ -11,9 +11,14 @@ from orchestrator.contract.refusals import refusals
 from orchestrator.errors import OperatorsOnlyError
 from orchestrator.rounds.draft_status import DraftStatus, TrialTerms
 from orchestrator.store.rows import OwnerRow
+from slipstream.errors import FieldViolation, InvalidFieldsError
 from slipstream.v1 import operator_pb2, operator_pb2_grpc
 
 _OPEN = "this orchestrator has no access file that says who operates it: set --access, or --anyone-operates"
+_TOGETHER = (
+    "needs --drafts-per-session 1: with {count}, sessions would ask the new draft beside an old one, so figures would not "
+    "compare the two. Restart the orchestrator with 1 for the trial, or with --draft naming the new draft"
+)
 _LISTED = "this method is for operators: principals with operator = true in the access file"
 
 
@@ -51,13 +56,16 @@ class OperatorService(operator_pb2_grpc.OperatorServiceServicer):
         me: OwnerRow,
         *,
         anyone_operates: bool,
+        drafts_per_session: int = 1,
     ) -> None:
-        """``anyone_operates``: without access rules every caller is an operator."""
+        """``anyone_operates``: without access rules every caller is an operator.
+        ``drafts_per_session``: drafts that each session asks at once."""
         self._changes = changes
         self._others = others
         self._access = access
         self._me = me
         self._anyone_operates = anyone_operates
+        self._drafts_per_session = drafts_per_session
 
     async def ListDrafts(
         self, request: operator_pb2.ListDraftsRequest, context: Context
@@ -69,6 +77,7 @@ class OperatorService(operator_pb2_grpc.OperatorServiceServicer):
     async def AddDraft(self, request: operator_pb2.AddDraftRequest, context: Context) -> operator_pb2.AddDraftResponse:
         async with refusals(context):
             self._check_change(request, context)
+            self._check_trial(request)
             await self._changes.add(request.request_id, request.address, trial_of(request))
             return operator_pb2.AddDraftResponse(processes=await self._everywhere("AddDraft", request, context))
 
@@ -92,6 +101,13 @@ class OperatorService(operator_pb2_grpc.OperatorServiceServicer):
     def _check_change(self, request: Change, context: Context) -> None:
         self._check_caller(context)
         check_change(request)
+
+    def _check_trial(self, request: operator_pb2.AddDraftRequest) -> None:
+        """Raise InvalidFieldsError for a trial that would compare several drafts with one of
+        them."""
+        count = self._drafts_per_session
+        if request.HasField("trial") and count > 1:
+            raise InvalidFieldsError([FieldViolation("trial", _TOGETHER.format(count=count))])
 
     def _check_caller(self, context: Context) -> None:
         """Raise OperatorsOnlyError unless an operator calls."""

@@ -138,6 +138,7 @@ async def _serve(settings: OrchestratorSettings, slot: ProcessSlot | None) -> No
             access,
             me,
             anyone_operates=settings.anyone_operates,
+            drafts_per_session=settings.drafts_per_session,
         )
         operator_pb2_grpc.add_OperatorServiceServicer_to_server(operators, server.grpc)
         if slot is None:

@@ -109,7 +109,10 @@ class AddDraftRequest(_message.Message):
     """The draft service as host:port, as the orchestrator reaches it."""
     @_builtins.property
     def trial(self) -> Global___DraftTrial:
-        """Put the draft on trial. Unset: it shares the sessions with the others at once."""
+        """Put the draft on trial. Unset: it shares the sessions with the others at once. Refused as an
+        invalid field by an orchestrator with --drafts-per-session above 1: its sessions would ask the
+        new draft beside an old one.
+        """
 
     def __init__(
         self,

@@ -84,10 +84,12 @@ class Rig:
         self.peers = Peers()
         self.changes = DraftChanges(cast(Any, self.peers))
 
-    async def start(self, access: Access | OpenAccess, *, anyone_operates: bool) -> None:
+    async def start(self, access: Access | OpenAccess, *, anyone_operates: bool, per_session: int = 1) -> None:
         self.server = grpc.aio.server()
         me = OwnerRow("p", "unix:/here", "")
-        service = OperatorService(self.changes, Others(), access, me, anyone_operates=anyone_operates)
+        service = OperatorService(
+            self.changes, Others(), access, me, anyone_operates=anyone_operates, drafts_per_session=per_session
+        )
         operator_pb2_grpc.add_OperatorServiceServicer_to_server(service, self.server)
         port = self.server.add_insecure_port("127.0.0.1:0")
         await self.server.start()
@@ -150,6 +152,18 @@ async def test_what_is_sent_twice_happens_once(rig: Rig) -> None:
     for _ in range(2):
         await rig.remove(OLD)
     assert rig.peers.draft_names == [NEW]
+
+
+async def test_where_sessions_ask_several_drafts_there_is_no_trial() -> None:
+    rig = Rig()
+    await rig.start(OpenAccess(), anyone_operates=True, per_session=2)
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await rig.add(share=0.25)
+    assert refused(error).violations[0].field == "trial" and "--drafts-per-session 1" in str(refused(error))
+    assert not rig.peers.draft_names
+    await rig.add()
+    assert rig.peers.draft_names == [NEW]
+    await rig.stop()
 
 
 async def test_one_draft_is_on_trial_and_belongs_to_its_request(rig: Rig) -> None:

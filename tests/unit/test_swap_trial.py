@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import pytest
@@ -103,10 +103,20 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trials, "POLL_SECONDS", 0.0)
 
 
-def trial_of(orchestrator: Orchestrator, words: list[str] | None = None, **goal: Any) -> Trial:
+def trial_of(
+    orchestrator: Orchestrator, words: list[str] | None = None, replaces: Sequence[str] = (), **goal: Any
+) -> Trial:
     said = words if words is not None else []
     goals = GOAL.__class__(**{name: goal.get(name, getattr(GOAL, name)) for name in Goal.__slots__})
-    return Trial(cast(Any, orchestrator), NEW, goals, lambda: said[0] if said else None, lambda text: None)
+    return Trial(cast(Any, orchestrator), NEW, goals, lambda: said[0] if said else None, lambda text: None, replaces)
+
+
+def with_another() -> Orchestrator:
+    """Two processes with two old drafts."""
+    orchestrator = Orchestrator(process_count=2)
+    for drafts in orchestrator.processes:
+        drafts["old:2"] = pb.Draft(address="old:2", state=pb.DRAFT_STATE_SERVING, weights_fingerprint="x")
+    return orchestrator
 
 
 def drafts_of(orchestrator: Orchestrator) -> list[list[str]]:
@@ -220,9 +230,7 @@ def test_a_process_that_missed_the_end_of_the_trial_is_told_again() -> None:
 
 
 def test_a_process_that_misses_one_change_of_several_is_named() -> None:
-    orchestrator = Orchestrator(process_count=2)
-    for drafts in orchestrator.processes:
-        drafts["old:2"] = pb.Draft(address="old:2", state=pb.DRAFT_STATE_SERVING, weights_fingerprint="x")
+    orchestrator = with_another()
     remove = orchestrator.remove
 
     def missing_the_first(address: str) -> Processes:
@@ -237,6 +245,18 @@ def test_a_process_that_misses_one_change_of_several_is_named() -> None:
     trial.keep()
     trial.remove_old()
     assert trial.unreached == {"at-p1": "away"} and not trial.remaining
+
+
+def test_of_several_drafts_those_that_are_named_are_compared_and_replaced() -> None:
+    orchestrator = with_another()
+    trial = trial_of(orchestrator, replaces=["old:2", "old:2"])
+    finding = trial.find()
+    assert finding.old.turn_count < 2 * finding.new.turn_count  # two processes, and one draft in each
+    trial.keep()
+    trial.remove_old()
+    assert drafts_of(orchestrator) == [[OLD, NEW], [OLD, NEW]] and trial.staying == [OLD]
+    with pytest.raises(SwapError, match=f"old:3 is no draft of this orchestrator; its drafts: {OLD}, {NEW}"):
+        Trial(cast(Any, orchestrator), "new:2", GOAL, lambda: None, lambda text: None, ["old:3"]).find()
 
 
 def test_a_draft_that_died_since_it_was_measured_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:

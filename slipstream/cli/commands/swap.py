@@ -59,6 +59,10 @@ def swap(
     turns: Annotated[int, typer.Option(min=8, help="turns with the new draft after which it is judged")] = 100,
     tokens: Annotated[int | None, typer.Option(min=1, help="or tokens, if that comes first")] = None,
     minutes: Annotated[float, typer.Option(min=0.01, help="after which it is judged by what there is")] = 60.0,
+    replaces: Annotated[
+        list[str] | None,
+        typer.Option(metavar="HOST:PORT", help="old draft that it would replace; may be repeated; default: all"),
+    ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="keep it if the figures decide nothing")] = False,
     ask: Annotated[bool, typer.Option("--ask", help="ask if the figures decide nothing")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the result as JSON")] = False,
@@ -91,9 +95,8 @@ def swap(
         operators.list()  # before a model is loaded
     goal = Goal(share, turns, tokens, 60 * minutes, START_SECONDS)
     process = _started(model, listen, device, dtype, flags or []) if model else None
-    trial = Trial(
-        operators, process.address if process else running, goal, lambda: _last_words(process), lambda text: None
-    )
+    address = process.address if process else running
+    trial = Trial(operators, address, goal, lambda: _last_words(process), lambda text: None, replaces or ())
     is_kept = False
     try:
         with refusals(server.address):
@@ -194,7 +197,8 @@ def _report(trial: Trial, finding: Finding, process: DraftProcess | None, *, is_
             console.print(table(finding))
         console.print(f"{finding.verdict}: {finding.why}", markup=False, soft_wrap=True)
     removed = [address for address in trial.old_addresses if address not in trial.remaining]
-    for line in lines_after(is_kept=is_kept, process=process, address=trial.address, removed=removed):
+    drafts = [*trial.staying, trial.address]
+    for line in lines_after(is_kept=is_kept, process=process, drafts=drafts, removed=removed):
         progress.print(line, markup=False, highlight=False, soft_wrap=True)
     for address, why in trial.remaining.items():
         progress.print(f"the old draft at {address} serves on: {why}", style="yellow", markup=False, soft_wrap=True)

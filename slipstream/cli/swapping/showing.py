@@ -57,19 +57,21 @@ def as_dict(finding: Finding, *, is_kept: bool, address: str, unreached: Mapping
     }
 
 
-def lines_after(*, is_kept: bool, process: DraftProcess | None, address: str, removed: Sequence[str]) -> Iterator[str]:
-    """Yield what a swap leaves behind, and how to make it permanent. ``removed``: addresses of old
-    drafts."""
+def lines_after(
+    *, is_kept: bool, process: DraftProcess | None, drafts: Sequence[str], removed: Sequence[str]
+) -> Iterator[str]:
+    """Yield what a swap leaves behind, and how to make it permanent. ``drafts``: addresses
+    of all that the orchestrator would have, the new one last. ``removed``: those of old ones."""
     if not is_kept:
-        yield f"the new draft at {address} is removed; the old drafts serve as before"
+        yield f"the new draft at {drafts[-1]} is removed; the old drafts serve as before"
         return
     if process is not None:
         number = process.process.pid
         yield f"the new draft runs on as process {number}; log {process.log}; it ends with kill {number}"
         yield f"to start it again: {shlex.join(process.command)}"
     yield (
-        f"permanent: an orchestrator that is started again uses its own --draft. Give it --draft {address} "
-        f"(SLIPSTREAM_ORCHESTRATOR_DRAFT={address})"
+        "permanent: an orchestrator that is started again uses its own --draft. Give it --draft "
+        f"{','.join(drafts)} (SLIPSTREAM_ORCHESTRATOR_DRAFT={','.join(drafts)})"
     )
     for old in removed:
         yield f"the old draft service at {old} still runs; stop it once no other orchestrator uses it"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -80,17 +80,22 @@ class Trial:
         goal: Goal,
         last_words: Callable[[], str | None],
         report: Callable[[str], None],
+        replaces: Iterable[str] = (),
     ) -> None:
         """``last_words`` returns why the new draft's process has ended; None while it runs, or if
-        it is none of ours. ``report`` is told how far the trial is."""
+        it is none of ours. ``report`` is told how far the trial is. ``replaces``: addresses of the
+        old drafts that it would replace; none means all."""
         self._operators, self.address, self._goal = operators, address, goal
         self._last_words, self.report = last_words, report
+        self._replaces = list(dict.fromkeys(replaces))
         self._tally = Tally()
         self._served = time.monotonic()
         self._is_added = False
         """The orchestrator took the new draft from us, or may have."""
         self.old_addresses: list[str] = []
         """The drafts that the new one would replace."""
+        self.staying: list[str] = []
+        """The other drafts."""
         self.remaining: dict[str, str] = {}
         """Old drafts that were not removed, and why."""
         self.unreached: dict[str, str] = {}
@@ -102,7 +107,10 @@ class Trial:
         drafts = _drafts_in(self._ask(self._operators.list))
         if self.address in drafts:
             raise SwapError(f"{self.address} is a draft of this orchestrator already: there is nothing to replace")
-        self.old_addresses = [*drafts]
+        if unknown := [address for address in self._replaces if address not in drafts]:
+            raise SwapError(f"{unknown[0]} is no draft of this orchestrator; its drafts: {', '.join(drafts)}")
+        self.old_addresses = self._replaces or [*drafts]
+        self.staying = [address for address in drafts if address not in self.old_addresses]
         try:
             new = self._introduce()
             if twin := self._twin_of(new):
