@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
+from slipstream.cli.swapping.answers import drafts_in, lacking_at, lacks_it, may_pass, refusal_of
 from slipstream.cli.swapping.comparison import Figures, Tally, Verdict, judge
 from slipstream.cli.swapping.operators import Operators, Processes, trial_terms
-from slipstream.errors import Code, SlipstreamError
+from slipstream.errors import SlipstreamError
 from slipstream.reasons import Reason
-from slipstream.rpc.status import PeerError, error_of
+from slipstream.rpc.status import PeerError
 from slipstream.v1 import operator_pb2
 
 POLL_SECONDS = 0.5
@@ -32,8 +33,6 @@ _PATIENCE_SECONDS = 60.0
 _ABSENCE_SECONDS = 20.0
 """Time for which no process reaches the new draft before it counts as failing. A restarted
 orchestrator needs a moment."""
-
-_REFUSALS = (Reason.DRAFT_ON_TRIAL, Reason.DRAFT_LIMIT, Reason.INVALID_FIELDS)
 
 
 class SwapError(SlipstreamError):
@@ -104,7 +103,7 @@ class Trial:
     def find(self) -> Finding:
         """Run the trial. SwapError or PeerError if there can be none. The new draft is on trial
         afterwards."""
-        drafts = _drafts_in(self._ask(self._operators.list))
+        drafts = drafts_in(self._ask(self._operators.list))
         if self.address in drafts:
             raise SwapError(f"{self.address} is a draft of this orchestrator already: there is nothing to replace")
         if unknown := [address for address in self._replaces if address not in drafts]:
@@ -144,7 +143,7 @@ class Trial:
         self._served = time.monotonic()
         while not self._is_served(self._ask(lambda: self._renew(self._goal.share))):
             time.sleep(POLL_SECONDS)
-        self._note(self._ask(self._end_trial))
+        self._note(self._ask(lambda: self._set(None)))
 
     def remove_old(self) -> None:
         """Remove the old drafts after `keep`, if the new one serves in every process that answers.
@@ -156,7 +155,7 @@ class Trial:
                 self.remaining[address] = "interrupted while it was removed"
                 self._note(self._ask(partial(self._operators.remove, address)))
                 del self.remaining[address]
-            self._ask(self._end_trial)  # in a process, too, that was away before and lost its old drafts
+            self._ask(lambda: self._set(None))  # in a process, too, that was away before and lost its old drafts
         except SlipstreamError as error:
             self.remaining |= dict.fromkeys(self.remaining, str(error))
 
@@ -166,22 +165,11 @@ class Trial:
         if self._is_added:
             self._note(self._operators.remove(self.address))
 
-    def _end_trial(self) -> Processes:
-        try:
-            processes = self._operators.set_trial(self.address, None)
-        except PeerError as error:
-            if error.reason != Reason.DRAFT_NOT_FOUND:
-                raise
-            processes = self._operators.add(self.address, None)
-        if _lacks_it(processes):  # a process was started again
-            processes = self._operators.add(self.address, None)
-        return processes
-
     def _wait_until_served_everywhere(self) -> None:
         """Wait until the new draft serves, on trial no more, in every process that answers.
         SwapError if it does not."""
         deadline = time.monotonic() + _ABSENCE_SECONDS
-        while lacking := _lacking(self._ask(self._end_trial), self.address):
+        while lacking := lacking_at(self._ask(lambda: self._set(None)), self.address):
             if time.monotonic() > deadline:
                 raise SwapError(f"the new draft does not serve everywhere: {lacking}")
             self.report("waiting until the new draft serves everywhere")
@@ -190,12 +178,12 @@ class Trial:
     def _introduce(self) -> operator_pb2.Draft:
         """Add the draft with no sessions, and return it once it serves."""
         processes = self._add()
-        if fault := _refusal(processes):
+        if fault := refusal_of(processes):
             raise fault
         deadline = time.monotonic() + self._goal.start_seconds
         while True:
             self._check_process()
-            new = _drafts_in(processes).get(self.address, operator_pb2.Draft())
+            new = drafts_in(processes).get(self.address, operator_pb2.Draft())
             if new.state == operator_pb2.DRAFT_STATE_SERVING:
                 return new
             if new.state == operator_pb2.DRAFT_STATE_MISMATCHED:
@@ -215,7 +203,7 @@ class Trial:
         try:
             return self._ask(lambda: self._operators.add(self.address, terms))
         except PeerError as error:
-            self._is_added = _may_pass(error)
+            self._is_added = may_pass(error)
             raise
 
     def _measure(self) -> tuple[Verdict, str]:
@@ -239,15 +227,18 @@ class Trial:
         return new.turn_count >= self._goal.turn_count or (most is not None and new.token_count >= most)
 
     def _renew(self, share: float) -> Processes:
-        """Renew the trial, and begin it again in processes that were started since."""
-        terms = trial_terms(share, _LEASE_SECONDS)
+        return self._set(trial_terms(share, _LEASE_SECONDS))
+
+    def _set(self, terms: operator_pb2.DraftTrial | None) -> Processes:
+        """Set the terms of the trial, or without them end it; also in processes that were started
+        since it began."""
         try:
             processes = self._operators.set_trial(self.address, terms)
         except PeerError as error:
             if error.reason != Reason.DRAFT_NOT_FOUND:
                 raise
             return self._operators.add(self.address, terms)
-        return self._operators.add(self.address, terms) if _lacks_it(processes) else processes
+        return self._operators.add(self.address, terms) if lacks_it(processes) else processes
 
     def _check_process(self) -> None:
         if (words := self._last_words()) is not None:
@@ -257,7 +248,7 @@ class Trial:
         """Return whether a process reaches the new draft. SwapError if its own process has ended,
         or if it was not reached for some time."""
         self._check_process()
-        new, now = _drafts_in(processes).get(self.address), time.monotonic()
+        new, now = drafts_in(processes).get(self.address), time.monotonic()
         if new is not None and new.state == operator_pb2.DRAFT_STATE_SERVING:
             self._served = now
             return True
@@ -266,7 +257,7 @@ class Trial:
         return False
 
     def _twin_of(self, new: operator_pb2.Draft) -> str:
-        drafts = _drafts_in(self._ask(self._operators.list))
+        drafts = drafts_in(self._ask(self._operators.list))
         same = [address for address in self.old_addresses if address in drafts]
         return next((a for a in same if drafts[a].weights_fingerprint == new.weights_fingerprint), "")
 
@@ -284,7 +275,7 @@ class Trial:
             try:
                 processes = call()
             except PeerError as error:
-                if not _may_pass(error) or not self.old_addresses or time.monotonic() > deadline:
+                if not may_pass(error) or not self.old_addresses or time.monotonic() > deadline:
                     raise
                 self._check_process()
                 self.report("the orchestrator is away; waiting for it")
@@ -294,51 +285,3 @@ class Trial:
 
     def _note(self, processes: Processes) -> None:
         self.unreached |= {each.address: each.error.message for each in processes if each.HasField("error")}
-
-
-def _may_pass(error: PeerError) -> bool:
-    """Return whether the orchestrator is away or slow, rather than refuses."""
-    return error.code in (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED)
-
-
-def _drafts_in(processes: Processes) -> dict[str, operator_pb2.Draft]:
-    """Return the drafts by their addresses. One that serves in any process counts as serving."""
-    found: dict[str, operator_pb2.Draft] = {}
-    for process in processes:
-        for draft in process.drafts:
-            known = found.get(draft.address)
-            if known is None or draft.state == operator_pb2.DRAFT_STATE_SERVING:
-                found[draft.address] = draft
-    return found
-
-
-def _lacking(processes: Processes, address: str) -> str:
-    """Return where the draft at an address does not serve; empty if it serves in every process that
-    answers."""
-    for process in processes:
-        refusal = error_of(process.error) if process.HasField("error") else None
-        if refusal is not None and _may_pass(refusal):
-            continue
-        drafts = [draft for draft in process.drafts if draft.address == address]
-        if not any(draft.state == operator_pb2.DRAFT_STATE_SERVING for draft in drafts):
-            return f"the process at {process.address}: {refusal or 'it does not reach the draft'}"
-    return ""
-
-
-def _lacks_it(processes: Processes) -> bool:
-    """Return whether a process does not know the draft on trial."""
-    return any(_reason_of(process) == Reason.DRAFT_NOT_FOUND for process in processes)
-
-
-def _refusal(processes: Processes) -> PeerError | None:
-    """Return why a process refuses the trial; None if none does. One that is away refuses
-    nothing."""
-    for process in processes:
-        if process.HasField("error") and _reason_of(process) in _REFUSALS:
-            error = error_of(process.error)
-            return PeerError(error.code, error.reason, f"the process at {process.address}: {error}", error.metadata)
-    return None
-
-
-def _reason_of(process: operator_pb2.ProcessDrafts) -> str:
-    return error_of(process.error).reason if process.HasField("error") else ""
