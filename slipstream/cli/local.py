@@ -31,7 +31,7 @@ next(itertools.islice(_walk, random.randrange(len(_PORTS)), None))
 
 _WEIGHTS = (".safetensors", ".bin")
 _SMALL_BYTES = 2**26
-_TOKENIZER = "--target-tokenizer"
+TOKENIZER_FLAG = "--target-tokenizer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +150,8 @@ class LocalServices:
         # core's caches hold.
         threads = ["--threads", "1"] if settings.device == "cpu" and is_small(settings.draft) else []
         # A draft that has the target's tokenizer ignores it.
-        is_told = settings.target == settings.draft or _TOKENIZER in settings.draft_flags
-        tokenizer = [] if is_told else [_TOKENIZER, settings.target]
+        is_told = settings.target == settings.draft or TOKENIZER_FLAG in settings.draft_flags
+        tokenizer = [] if is_told else [TOKENIZER_FLAG, settings.target]
         flags = [*self._model_flags(settings.draft, settings.dtype), *threads, *tokenizer, *settings.draft_flags]
         return self._start("draft", "draft_service", self.draft_address, flags)
 

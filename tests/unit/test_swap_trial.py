@@ -331,6 +331,13 @@ def test_a_draft_that_is_not_reached_is_failing(monkeypatch: pytest.MonkeyPatch)
     assert finding.verdict is Verdict.FAILING and "not reached it" in finding.why
 
 
+def test_a_draft_with_another_tokenizer_is_told_the_flag_that_translates() -> None:
+    orchestrator = Orchestrator()
+    orchestrator.new.state = pb.DRAFT_STATE_MISMATCHED
+    with pytest.raises(SwapError, match=r"another tokenizer than the target.*-- --target-tokenizer TARGET"):
+        trial_of(orchestrator).find()
+
+
 def test_a_draft_that_never_serves_is_failing() -> None:
     orchestrator = Orchestrator()
     orchestrator.new.state = pb.DRAFT_STATE_CONNECTING

@@ -1,4 +1,4 @@
-"""What the processes of an orchestrator answer to a change of its drafts. Pure."""
+"""Answers of an orchestrator's processes to a change of its drafts. Pure."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
+from slipstream.cli.local import TOKENIZER_FLAG
 from slipstream.cli.swapping.answers import drafts_in, lacking_at, lacks_it, may_pass, refusal_of
 from slipstream.cli.swapping.comparison import Figures, Tally, Verdict, judge
 from slipstream.cli.swapping.operators import Operators, Processes, trial_terms
@@ -188,7 +189,8 @@ class Trial:
                 return new
             if new.state == operator_pb2.DRAFT_STATE_MISMATCHED:
                 raise SwapError(
-                    f"the draft at {self.address}, {new.model}, has another tokenizer than the target: it cannot be used here"
+                    f"the draft at {self.address}, {new.model}, has another tokenizer than the target. A draft service with "
+                    f"{TOKENIZER_FLAG} TARGET translates its hints: slipstream swap --model MODEL -- {TOKENIZER_FLAG} TARGET"
                 )
             if time.monotonic() > deadline:
                 raise _FailingError(f"the orchestrator has not reached it in {self._goal.start_seconds:g} s")
