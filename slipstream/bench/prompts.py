@@ -97,7 +97,7 @@ def read_conversations(path: Path, output: Lengths, seed: int) -> list[Conversat
     """Return the conversations of a JSONL file, or of ShareGPT's JSON array. BadOptionError, which
     names file and line."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise BadOptionError(f"--prompts {path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     found: list[Conversation] = []

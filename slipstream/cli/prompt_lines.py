@@ -34,7 +34,8 @@ def read_prompts(option: str, path: Path) -> list[Prompt]:
     {"prompt": ...} for a raw text. Otherwise each line is a user's message. Empty lines do not
     count.
     """
-    read = (line.removesuffix("\r") for line in file_text(option, path).split("\n"))  # U+2028 is text
+    text = file_text(option, path).removeprefix("\ufeff")  # the mark with which some editors begin UTF-8
+    read = (line.removesuffix("\r") for line in text.split("\n"))  # U+2028 is text
     lines = [(number, line) for number, line in enumerate(read, 1) if line.strip()]
     if not lines:
         raise FileError(f"{option} {path} has no prompt")

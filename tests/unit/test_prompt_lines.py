@@ -31,6 +31,11 @@ def test_objects_are_conversations_or_raw_texts(tmp_path: Path) -> None:
     ]
 
 
+def test_the_mark_of_utf_8_is_no_text(tmp_path: Path) -> None:
+    assert read(tmp_path, '\ufeff{"prompt": "a"}') == [Prompt(1, (), "a")]
+    assert read(tmp_path, "\ufeffa") == [Prompt(1, (("user", "a"),))]
+
+
 @pytest.mark.parametrize("mark", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c"])
 def test_only_a_newline_ends_a_line(mark: str, tmp_path: Path) -> None:
     assert read(tmp_path, f"a{mark}b\nc") == [Prompt(1, (("user", f"a{mark}b"),)), Prompt(2, (("user", "c"),))]
