@@ -81,6 +81,8 @@ class Translation:
         self.snapshots: deque[_Snapshot] = deque(maxlen=_SNAPSHOTS)
         self.telling: TranslatedTelling | None = None
         """The newest one. Others change nothing any more."""
+        self.rule_ends: frozenset[int] = frozenset()
+        """End tokens of the newest rule."""
         self._ends = array("i")
         """Length of the text after each of the target's tokens."""
         self._opening = vocabularies.draft.opening
@@ -89,10 +91,10 @@ class Translation:
         """Keep the first ``base_length`` tokens, and add others."""
         if base_length < len(self.tokens):
             del self.tokens[base_length:], self._ends[base_length:]
-            pieces = [self._piece(index) for index in range(max(0, base_length - 4), base_length)]
+            pieces = [self._piece(token) for token in self.tokens[max(0, base_length - 4) :]]
             self.respelling.go_back(self._ends[-1] if base_length else 0, incomplete_end(pieces))
         self.snapshots.clear()
-        if not self.tokens and tail and self._opening.encode() != self.vocabularies.piece(tail[0]):
+        if not self.tokens and tail and self._opening.encode() != self._piece(tail[0]):
             self.respelling.fill(self._opening)
         self._read(tail)
         if not self.respelling.text:
@@ -140,13 +142,13 @@ class Translation:
         data = respelling.text[respelling.place :].encode() + respelling.half_character
         return _Known(self.vocabularies, respelling.rest, data)
 
-    def _piece(self, index: int) -> bytes:
-        return self.vocabularies.piece(self.tokens[index])
+    def _piece(self, token: int) -> bytes:
+        return self.vocabularies.piece(token, self.rule_ends)
 
     def _read(self, tokens: Sequence[int]) -> None:
         self.tokens.extend(tokens)
         for token in tokens:
-            self._ends.append(self.respelling.read(self.vocabularies.piece(token)))
+            self._ends.append(self.respelling.read(self._piece(token)))
 
 
 _RECENT = 24
@@ -170,12 +172,11 @@ class TranslatedTelling:
         """Take the start in, and return it in the draft's tokens."""
         start, translation = self._start, self._translation
         translation.telling = self
-        vocabularies = translation.vocabularies
-        vocabularies.know_ends(start.rule.end_token_ids)
+        translation.rule_ends = frozenset(start.rule.end_token_ids)
         translation.state(start.base_length, start.tail)
         self._text.extend([*translation.respelling.tokens], self._remainder)
         self._text.price = start.price / translation.ratio
-        rule = vocabularies.rule(
+        rule = translation.vocabularies.rule(
             start.rule,
             first_end=translation.position_of(start.rule.first_end_position),
             first_generated=translation.position_of(start.rule.first_generated_position),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from draft_service.translation.spelling import Spelling
@@ -23,19 +23,15 @@ class Vocabularies:
         self.draft_ends = tuple(dict.fromkeys([*([] if eos is None else [eos]), *draft_ends]))
         """The draft's end tokens, the usual one first."""
         end = target.special_ids.get(target.named.get("eos_token", ""))
-        self.target_ends = [] if end is None else [end]
-        """The target's end tokens, the usual one first, and those that rules have named."""
+        self.target_ends = () if end is None else (end,)
+        """The end token that the target's tokenizer names."""
         self._pieces: dict[int, bytes] = {}
 
-    def know_ends(self, target_ends: Iterable[int]) -> None:
-        """Take in the end tokens of a target's rule: it alone says what ends a turn."""
-        for token in target_ends:
-            if token not in self.target_ends and token in self.target.special:
-                self.target_ends.append(token)
-                self._pieces.pop(token, None)
-
-    def piece(self, token: int) -> bytes:
-        """Return the text as which the draft reads a target's token."""
+    def piece(self, token: int, ends: Collection[int] = ()) -> bytes:
+        """Return the text as which the draft reads a target's token. ``ends`` are the end tokens of
+        a caller's rule: they say nothing about the texts of others."""
+        if token in ends and token in self.target.special:
+            return self._special_piece(self.target.special[token], is_end=True)
         found = self._pieces.get(token)
         if found is None:
             found = self._piece(token)
@@ -47,13 +43,14 @@ class Vocabularies:
         """Return the target's special token of the same text as a draft's, or None."""
         return self.target.special_ids.get(self.draft.special.get(draft_token, ""))
 
-    def translate_tokens(self, tokens: Iterable[int]) -> list[int | None]:
+    def translate_tokens(self, tokens: Iterable[int], ends: Collection[int] = ()) -> list[int | None]:
         """Return the draft's token of the same bytes for each of the target's; None if there is
-        none."""
+        none. ``ends`` as `piece` has them."""
         found: list[int | None] = []
         for token in tokens:
-            spelt = self.draft.encode(self.piece(token).decode(errors="replace")).tokens if self.piece(token) else []
-            is_same = len(spelt) == 1 and self.draft.bytes_of(spelt[0]) == self.piece(token)
+            piece = self.piece(token, ends)
+            spelt = self.draft.encode(piece.decode(errors="replace")).tokens if piece else []
+            is_same = len(spelt) == 1 and self.draft.bytes_of(spelt[0]) == piece
             found.append(spelt[0] if is_same else None)
         return found
 
@@ -64,10 +61,10 @@ class Vocabularies:
         target's tokens. What names tokens counts where both have such a token. A structure is left
         to the target.
         """
-        self.know_ends(rule.end_token_ids)
-        allowed = self.translate_tokens(rule.allowed_token_ids)
-        biased = zip(self.translate_tokens(token for token, _ in rule.logit_bias), rule.logit_bias, strict=True)
-        banned = self.translate_tokens(rule.banned_token_ids)
+        ends = frozenset(rule.end_token_ids)
+        allowed = self.translate_tokens(rule.allowed_token_ids, ends)
+        biased = zip(self.translate_tokens((token for token, _ in rule.logit_bias), ends), rule.logit_bias, strict=True)
+        banned = self.translate_tokens(rule.banned_token_ids, ends)
         return replace(
             rule,
             temperature=0.0,
@@ -87,9 +84,12 @@ class Vocabularies:
         content = self.target.special.get(token)
         if content is None:
             return self.target.bytes_of(token)
+        return self._special_piece(content, is_end=token in self.target_ends)
+
+    def _special_piece(self, content: str, *, is_end: bool) -> bytes:
         if content in self.draft.special_ids:
             return content.encode()
-        if token in self.target_ends and self.draft_ends:
+        if is_end and self.draft_ends:
             return self.draft.bytes_of(self.draft_ends[0])
         if content == self.target.named.get("bos_token"):
             return self.draft.opening.encode()

@@ -208,6 +208,25 @@ def test_special_tokens_are_those_of_the_same_text_or_their_text() -> None:
     assert again.piece(target.special_ids["<|pad|>"]) == b""
 
 
+def test_the_end_tokens_of_a_rule_are_ends_in_its_own_text_alone() -> None:
+    target = TARGET()
+    door = TwoVocabularies(Vocabularies(target, byte_level(420, LLAMA3, ("<x>", "<eos>", "<y>")), ()), 4096)
+    begin = target.special_ids["<|begin|>"]
+    tokens = [*target.encode("user: hello").tokens, begin, *target.encode("bot:").tokens]
+
+    def text_of(handle: str, *ends: int) -> str:
+        start = Start(0, tokens, 4000, 0, 0.0, SamplingRule(end_token_ids=ends, banned_token_ids=ends))
+        telling = door.open(handle, start)
+        telling.begin()
+        return door._translations[handle].respelling.text
+
+    before = text_of("a", 1)
+    assert "hellobot" in before
+    assert "hello<eos>bot" in text_of("b", 1, begin)
+    assert text_of("c", 1) == text_of("a", 1) == before
+    assert door.vocabularies.target_ends == (target.special_ids["<|end|>"],)
+
+
 def test_a_rule_keeps_what_both_vocabularies_can_say() -> None:
     target, draft = TARGET(), byte_level(420, LLAMA3)
     both = pair(draft)
