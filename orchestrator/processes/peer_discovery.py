@@ -48,6 +48,7 @@ class Peers:
         self._connector = connector
         self._verifier_names = HostNames(settings.verifier_addresses, resolve)
         self._draft_names = HostNames(settings.draft_addresses, resolve)
+        self._names_of_settings = frozenset(self._draft_names.names)
         self.verifiers = Verifiers([])
         self.drafts = Drafts()
         """Drafts that may propose, once there is a target."""
@@ -175,13 +176,14 @@ class Peers:
     async def _attend_draft(self, peer: DraftPeer) -> None:
         """Use a draft once it serves, and ask what it hosts after each restart."""
         target, _ = await asyncio.shield(self._first)  # a draft that is removed cancels its own task alone
-        settings = self._settings
+        settings, name = self._settings, self._draft_names.name_of(peer.address)
         side = DraftSide(
             peer,
             target,
             lease_seconds=settings.lease_seconds,
             deadline_seconds=settings.draft_deadline_seconds,
-            name=self._draft_names.name_of(peer.address),
+            name=name,
+            is_added=name not in self._names_of_settings,
         )
         self.drafts.add(side)
         info = await wait_for_peer(peer)

@@ -42,10 +42,12 @@ class DraftSide:
         lease_seconds: float,
         deadline_seconds: float,
         name: str = "",
+        is_added: bool = False,
     ) -> None:
-        """``name``: the host name that its address was found for; empty if it was given as it
-        is."""
+        """``name``: the host name that its address was found for; empty if it was given as it is.
+        ``is_added``: an operator has added it."""
         self._draft = draft
+        self.is_added = is_added
         self.name = name or draft.address
         self._target = target
         self._terms = Terms(target.tokenizer_fingerprint, "", lease_seconds)  # its weights may be any

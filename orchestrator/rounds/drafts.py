@@ -69,20 +69,17 @@ class Drafts:
 
     @property
     def max_draft_length(self) -> int | None:
-        """Most tokens that a request may ask one of them for; None while none is known."""
-        return max((side.info.max_draft_length for side in self._sides.values() if side.info is not None), default=None)
+        """Most tokens that a request may ask one of them for; None while none fits."""
+        return max((side.max_draft_length for side in self._sides.values() if side.fits), default=None)
 
     @property
     def mismatched(self) -> ModelInfo | None:
-        """Facts of a draft whose tokens are not the target's, if every draft is known and none ever
-        fitted. None while one is on trial."""
-        if (
-            self._has_served
-            or self.trial is not None
-            or any(side.fits or side.info is None for side in self._sides.values())
-        ):
+        """Facts of a draft of the settings whose tokens are not the target's, if each of those is
+        known and no draft ever fitted. An operator's mistake refuses no turn."""
+        if self._has_served or any(side.fits for side in self._sides.values()):
             return None
-        return self.info
+        infos = [side.info for side in self._sides.values() if not side.is_added]
+        return infos[0] if infos and None not in infos else None
 
     def add(self, side: DraftSide) -> None:
         """One more."""

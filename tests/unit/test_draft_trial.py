@@ -183,9 +183,20 @@ def test_metrics_tell_drafts_apart_by_their_fingerprints_and_add_up_equal_ones()
     assert told["draft_trial_share"] == {("other",): 0.25}
 
 
-def test_a_draft_on_trial_that_does_not_fit_refuses_no_request() -> None:
+@pytest.mark.parametrize("trial", [None, TrialShare("new", 0.0)])
+def test_an_added_draft_that_does_not_fit_refuses_no_request(trial: TrialShare | None) -> None:
     drafts, scripted = drafts_at("new")
-    scripted["new"].info = replace(MODEL, tokenizer_fingerprint="other")
-    assert drafts.mismatched is not None
-    drafts.trial = TrialShare("new", 0.0)
-    assert drafts.mismatched is None
+    scripted["new"].info = replace(MODEL, tokenizer_fingerprint="other", max_draft_length=1)
+    drafts.trial = trial
+    assert drafts.mismatched is scripted["new"].info, "the settings name it"
+    drafts.sides[0].is_added = True
+    assert drafts.mismatched is None and drafts.max_draft_length is None
+
+
+def test_an_added_draft_that_does_not_fit_hides_no_mismatch_of_the_settings() -> None:
+    drafts, scripted = drafts_at("added", "old")
+    scripted["old"].info = scripted["added"].info = replace(MODEL, tokenizer_fingerprint="other")
+    drafts.sides[0].is_added = True
+    assert drafts.mismatched is scripted["old"].info
+    scripted["added"].info = MODEL
+    assert drafts.mismatched is None, "that one drafts"
