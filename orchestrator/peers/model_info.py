@@ -47,6 +47,8 @@ class ModelInfo:
     """Promises that do not hold with the model, each as a sentence for people."""
     collect_share: float | None = field(default=None, compare=False)
     """Share of the sequences whose positions the service was told to collect; None if not known."""
+    hints_only: bool = field(default=False, compare=False)
+    """True for a draft that makes no proposals for the ratio test."""
 
     def is_negligible_beside(self, target: ModelInfo) -> bool:
         """Return whether this model makes the longest hint within one step of the target, by what
@@ -92,6 +94,7 @@ def info_of(message: model_pb2.ModelInfo) -> ModelInfo:
         processors=_processors_of(message.processors),
         caveats=tuple(message.caveats),
         collect_share=message.collect_share if message.HasField("collect_share") else None,
+        hints_only=message.hints_only,
     )
 
 

@@ -91,6 +91,11 @@ class DraftSide:
         return self.info is not None and self.info.tokenizer_fingerprint == self._target.tokenizer_fingerprint
 
     @property
+    def proposes(self) -> bool:
+        """True if the draft can be asked for a proposal, as the ratio test does."""
+        return self.info is not None and self.fits and not self.info.hints_only
+
+    @property
     def is_well(self) -> bool:
         """True if sessions may live on the draft."""
         return self.fits and self._breaker.is_closed

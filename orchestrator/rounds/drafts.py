@@ -122,9 +122,9 @@ class Drafts:
     def home(self, drafting: SessionDrafting, *, begins_turn: bool, stays: bool) -> DraftSide | None:
         """The same for a session that wants to draft: one that has no draft is given the one with
         the fewest; one whose draft is away, or at the beginning of a turn has far more than
-        another or is not in its share, moves. Not one that ``stays``. One whose draft is retired
-        leaves it even if there is no other. Whether those are back that are left alone is seen to
-        on the way."""
+        another or is not in its share, moves. One that ``stays``, for the ratio test, moves only
+        from a draft that makes no proposals. One whose draft is retired leaves it even if there is
+        no other. Whether those are back that are left alone is seen to on the way."""
         current = self.of(drafting)
         kept = [side for side in self._sides.values() if side.address not in self._retired]
         well = [side for side in kept if side.is_well]
@@ -137,26 +137,27 @@ class Drafts:
         if current is None:
             allowed = allowed or self._allowed(drafting, [side for side in kept if side.fits], stays=stays)
             return self._settle(drafting, min(allowed, key=attrgetter("session_count"))) if allowed else None
-        is_retired = current not in kept
-        if not allowed or (stays and not is_retired):
+        if not allowed or (stays and current in kept and current.proposes):
             return current
         other = min(allowed, key=attrgetter("session_count"))
-        if not (is_retired or not current.is_well):
+        if current not in kept or not current.is_well:
+            self.move_count += 1
+            log.warning("the draft at %s is away: a session moves to %s", current.address, other.address)
+        elif not stays:
             is_lopsided = current.session_count >= _LOPSIDED * (other.session_count + 1)
             if not begins_turn or (current in allowed and not is_lopsided):
                 return current
-        else:
-            self.move_count += 1
-            log.warning("the draft at %s is away: a session moves to %s", current.address, other.address)
         self._leave(drafting, current)
         return self._settle(drafting, other)
 
     def _allowed(self, drafting: SessionDrafting, sides: Sequence[DraftSide], *, stays: bool) -> Sequence[DraftSide]:
         """Return the sides that a session may draft with: of several drafts of a session, each has
         other weights. If the draft on trial is away, its share drafts with the others. One that
-        ``stays`` takes no part in a trial."""
+        ``stays`` asks one draft alone, which makes proposals, and takes no part in a trial."""
         taken = {weights for other in drafting.beside if (weights := self.fingerprint_of(other))}
-        if taken:
+        if stays:
+            sides = [side for side in sides if side.proposes]
+        elif taken:
             sides = [side for side in sides if side.info is None or side.info.weights_fingerprint not in taken]
         trial = self.trial
         if trial is None:

@@ -77,7 +77,7 @@ def _length(draft: DraftSide | None, terms: RoundTerms, longest: int) -> int:
     """Return how many tokens to ask the draft for, at most ``longest``: one more is committed than
     proposed. 0 for none."""
     asked = terms.speculation
-    if draft is None or not draft.fits or not asked.uses_draft:
+    if draft is None or not draft.proposes or not asked.uses_draft:
         return 0
     wanted = _USUAL_LENGTH if asked.draft_length is None else asked.draft_length
     return min(wanted, longest, draft.max_draft_length)

@@ -54,7 +54,7 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
     ) -> None:
         """``spoken`` None: callers speak the model's own tokens."""
         self._host = host
-        model = host.served.model
+        model, hints_only = host.served.model, spoken is not None
         spoken = spoken or Spoken(tokenizer, model.vocabulary_size, model.end_token_ids)
         self._tokenizer = spoken.files
         self.info = model_pb2.ModelInfo(
@@ -80,6 +80,7 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
                 model_pb2.StepTime(token_count=count, time=duration(time)) for count, time in host.served.step_times
             ],
             caveats=host.served.caveats,
+            hints_only=hints_only,
         )
         self.handles = Handles(host, self.info)
         self.telemetry = telemetry

@@ -65,6 +65,7 @@ def test_the_draft_says_that_it_translates_and_hands_out_the_targets_tokenizer(l
     assert draft.tokenizer_fingerprint == target.tokenizer_fingerprint
     assert (draft.vocabulary_size, list(draft.end_token_ids)) == (4096, [2])
     assert draft.name == str(OTHER_VOCABULARY)
+    assert (target.hints_only, draft.hints_only) == (False, True)
     assert files[0] == files[1]
 
 
@@ -80,7 +81,7 @@ def test_a_conversation_goes_on_over_several_turns(client: Client) -> None:
 
 
 def test_the_ratio_test_decodes_plainly_and_leaves_the_draft_to_others(client: Client) -> None:
-    """The draft refuses: its odds are over its own tokens. It is not taken for broken."""
+    """The draft is not asked: its odds are over its own tokens. It is not taken for broken."""
     settings = Settings(max_token_count=12, temperature=0.8, seed=5, ratio=True, draft_length=3)
     result = client.answer([("user", QUESTIONS[0])], settings).wait()
     assert len(result.token_ids) > 4

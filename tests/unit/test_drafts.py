@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from orchestrator.peers.model_info import ModelInfo
 from orchestrator.peers.sequence import PeerSequence
-from orchestrator.rounds.draft_request import SessionDrafting
+from orchestrator.rounds.draft_request import SessionDrafting, draftings_of
 from orchestrator.rounds.drafts import Drafts
 from slipstream.errors import Code
 from slipstream.rpc.status import PeerError
@@ -267,3 +267,33 @@ async def test_an_answer_of_the_draft_that_a_session_has_left_is_nothing_to_it()
     now = session.sequence
     assert now is not old and (now.handle, now.known_length) == (handle, known)
     assert await scene.draft(session) == PROPOSED
+
+
+async def test_a_session_on_the_ratio_test_has_a_draft_that_makes_proposals() -> None:
+    hinting, proposing = Named("a", replace(MODEL, hints_only=True)), Named("b")
+    scene = Scene(hinting, proposing)
+    for _ in range(3):
+        assert await scene.draft(scene.begun(), stays=True) == PROPOSED
+    assert scene.counts() == [0, 3] and not hinting.sinks
+    other = scene.begun()
+    scene.drafts.home(other, begins_turn=True, stays=False)
+    assert scene.home(other) == "a", "hints come from either"
+    assert await scene.draft(other, stays=True) == PROPOSED and scene.home(other) == "b"
+    assert scene.counts() == [0, 4] and scene.drafts.move_count == 0
+
+
+async def test_without_a_draft_that_makes_proposals_the_ratio_test_has_none() -> None:
+    hinting = Named("a", replace(MODEL, hints_only=True))
+    scene = Scene(hinting)
+    assert await scene.draft(scene.begun(), stays=True) == () and scene.counts() == [0]
+
+
+async def test_a_session_of_two_drafts_takes_the_ratio_test_to_the_one_that_makes_proposals() -> None:
+    hinting, proposing = Named("a", replace(MODEL, hints_only=True, weights_fingerprint="x")), Named("b")
+    scene = Scene(hinting, proposing)
+    session, beside = draftings_of(0.5, 2)
+    scene.tokens[session] = [1, 2, 3]
+    for drafting in (session, beside):
+        scene.drafts.home(drafting, begins_turn=True, stays=False)
+    assert (scene.home(session), scene.home(beside)) == ("a", "b")
+    assert await scene.draft(session, stays=True) == PROPOSED and scene.home(session) == "b"

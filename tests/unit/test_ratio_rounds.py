@@ -137,3 +137,11 @@ async def test_rounds_of_the_ratio_test_are_in_no_figures_by_position() -> None:
     await scene.answered(terms(2), drawn(4, 5))
     (side,) = scene.rounds._parties.drafts.sides
     assert side.verified_count == 2 and not side.figures.drafted_lengths
+
+
+async def test_a_draft_that_only_makes_hints_is_not_asked() -> None:
+    scene = Scene()
+    scene.session.drafting.sequence.address = scene.draft.address  # its earlier turns got hints
+    scene.draft.info = replace(MODEL, hints_only=True)
+    result = await scene.run(terms(2))
+    assert result.proposal_length == 0 and not scene.draft.sinks and not result.draft_failed
