@@ -134,7 +134,7 @@ def _size_of(data: Dataset) -> str:
     newer = f"; shards left out because they are newer: {data.newer_shard_count}" if data.newer_shard_count else ""
     return (
         f"{len(data.training):,} sequences with {rows:,} positions to train on, {len(data.held_out):,} sequences held "
-        f"out{unused}{newer}"
+        f"out, of {data.facts.name} (weights {data.facts.weights_fingerprint[:16]}){unused}{newer}"
     )
 
 

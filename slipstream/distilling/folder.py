@@ -45,7 +45,7 @@ class Lineage:
         return {
             "format_version": 1,
             "slipstream_version": VERSION,
-            "target": {"name": self.settings.target, **_without(asdict(self.data.facts), "name")},
+            "target": asdict(self.data.facts) | {"given_as": self.settings.target},
             "base_draft": {
                 "name": self.settings.draft,
                 "weights_sha256": self.base_digest,
@@ -110,19 +110,19 @@ def _base_lineage(base: Path) -> Any:
 
 
 def _card(lineage: Lineage, said: Mapping[str, Any]) -> str:
-    settings = lineage.settings
+    settings, target = lineage.settings, lineage.data.facts
     return f"""---
 library_name: transformers
 pipeline_tag: text-generation
 tags: [speculative-decoding, draft-model, distillation]
 ---
 
-# A draft for {settings.target}
+# A draft for {target.name}
 
-`slipstream distill` trained this draft on the answers of `{settings.target}`. It guesses that model's next tokens in
+`slipstream distill` trained this draft on the answers of `{target.name}`. It guesses that model's next tokens in
 speculative decoding; it is not meant to be used alone.
 
-- Target: `{settings.target}`, weights `{lineage.data.facts.weights_fingerprint[:16]}`
+- Target: `{target.name}`, weights `{target.weights_fingerprint[:16]}`, as the data names it
 - Base draft: `{settings.draft}`, weights `{lineage.base_digest[:16]}`
 - Data: {len(lineage.data.training):,} sequences, {len(lineage.data.shards)} shards
 - Settings: `{SETTINGS}`; everything else: `{LINEAGE}`
@@ -140,10 +140,6 @@ def _values(estimates: Estimates) -> dict[str, Any]:
         "sampled": estimates.sampled._asdict(),
         "sampled_error_bound": estimates.error_bound,
     }
-
-
-def _without(values: dict[str, Any], key: str) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if name != key}
 
 
 def _utc(seconds: float) -> str:

@@ -120,6 +120,8 @@ def test_its_lineage_names_all_that_it_was_made_from(material: Material, tmp_pat
     again = train(material._replace(draft=tmp_path / "new"), tmp_path / "newer", epochs=1)
     said = json.loads((tmp_path / "newer" / "lineage.json").read_text())
     assert said["target"]["weights_fingerprint"] == collected.WEIGHTS
+    assert (said["target"]["name"], said["target"]["given_as"]) == ("a target", str(material.target))
+    assert "on the answers of `a target`" in (tmp_path / "newer" / "README.md").read_text()
     assert [shard["name"] for shard in said["data"]["shards"]] == ["000001.safetensors"]
     assert said["data"]["shards"][0]["row_count"] == PROMPT_COUNT * 10
     assert said["acceptance"]["after"]["sampled"]["by_position"] == again.after.sampled.by_position
