@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 import statistics
+from collections import Counter
 
 import pytest
 
@@ -24,8 +25,8 @@ def figures(turns: int, acceptance: float, seed: int = 0, rate: float = 100.0, s
         accepted = sum(chance.random() < acceptance for _ in range(4 * steps))
         tokens = steps + accepted
         seconds = tokens / (rate * (1 + spread * (chance.random() - 0.5)))
-        sums.record_turn(TurnFigures(tokens, steps, 4 * steps, accepted, tokens, seconds))
-        sums.record_lengths(4, accepted // steps)
+        lengths = Counter({4: 1}), Counter({accepted // steps: 1})
+        sums.record_turn(TurnFigures(tokens, steps, 4 * steps, accepted, tokens, seconds, *lengths))
     return sums
 
 
