@@ -76,6 +76,7 @@ class Draft:
 
     is_starting = False
     reachable = True
+    trouble = ""
 
     def __init__(self) -> None:
         self.info, self.address = MODEL, "there:1"

@@ -60,6 +60,7 @@ def draft_message(status: DraftStatus) -> operator_pb2.Draft:
         trial=trial,
         session_count=status.session_count,
         figures=_figures(status.figures),
+        trouble=status.trouble,
     )
 
 

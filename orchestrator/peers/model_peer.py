@@ -109,6 +109,15 @@ class ModelPeer(Generic[ItemT, ResultT]):
         return self._health.answering and not self._health.serving
 
     @property
+    def trouble(self) -> str:
+        """Reason that the peer is not reachable, as far as it is known; empty while it is."""
+        if self.reachable:
+            return ""
+        if (error := self._unfit or self._refusal.error) is not None:
+            return str(error)
+        return "it does not serve yet" if self.is_starting else self._health.trouble
+
+    @property
     def reconnect_count(self) -> int:
         """Streams of items that have brought an answer, after the first."""
         return max(0, self._stream.answered_count - 1)

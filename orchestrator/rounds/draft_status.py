@@ -42,6 +42,8 @@ class DraftStatus:
     trial: TrialTerms | None
     session_count: int
     figures: DraftFigures
+    trouble: str = ""
+    """Why the draft does not serve, as far as that is known."""
 
 
 def status_of_draft(name: str, sides: list[DraftSide], trial: TrialTerms | None) -> DraftStatus:
@@ -50,15 +52,23 @@ def status_of_draft(name: str, sides: list[DraftSide], trial: TrialTerms | None)
     for side in sides:
         figures.merge(side.figures)
     known = [side.info for side in sides if side.info is not None]
+    state = _state_of(sides)
     return DraftStatus(
         name,
-        _state_of(sides),
+        state,
         known[0].name if known else "",
         known[0].weights_fingerprint if known else "",
         trial,
         sum(side.session_count for side in sides),
         figures,
+        "" if state is DraftState.SERVING else _trouble_of(sides),
     )
+
+
+def _trouble_of(sides: list[DraftSide]) -> str:
+    if not sides:
+        return "no address is known for its name"
+    return next((side.trouble for side in sides if side.trouble), "")
 
 
 def _state_of(sides: list[DraftSide]) -> DraftState:

@@ -264,6 +264,11 @@ class DraftSide:
         return self._draft.reachable
 
     @property
+    def trouble(self) -> str:
+        """Reason that the draft does not serve, as far as it is known."""
+        return self._draft.trouble
+
+    @property
     def silence(self) -> float:
         """Seconds since it last answered any session."""
         return time.monotonic() - self._answered_at

@@ -343,6 +343,7 @@ class Draft(_message.Message):
     TRIAL_FIELD_NUMBER: _builtins.int
     SESSION_COUNT_FIELD_NUMBER: _builtins.int
     FIGURES_FIELD_NUMBER: _builtins.int
+    TROUBLE_FIELD_NUMBER: _builtins.int
     address: _builtins.str
     """Its address, as it was added or as the settings name it. It may be a name of several services."""
     state: Global___DraftState.ValueType
@@ -353,6 +354,10 @@ class Draft(_message.Message):
     """Hash of its weights; empty before it has been reached."""
     session_count: _builtins.int
     """Sessions that draft with it now."""
+    trouble: _builtins.str
+    """Why it does not serve, as far as the orchestrator knows: a refused connection, an untrusted
+    certificate, a token that it does not take, another wire version. Empty while it serves.
+    """
     @_builtins.property
     def trial(self) -> Global___DraftTrial:
         """Set while it is on trial."""
@@ -371,10 +376,11 @@ class Draft(_message.Message):
         trial: Global___DraftTrial | None = ...,
         session_count: _builtins.int = ...,
         figures: Global___DraftFigures | None = ...,
+        trouble: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["figures", b"figures", "trial", b"trial"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "figures", b"figures", "model", b"model", "session_count", b"session_count", "state", b"state", "trial", b"trial", "weights_fingerprint", b"weights_fingerprint"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "figures", b"figures", "model", b"model", "session_count", b"session_count", "state", b"state", "trial", b"trial", "trouble", b"trouble", "weights_fingerprint", b"weights_fingerprint"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -56,6 +56,7 @@ async def test_a_peer_is_reachable_while_it_serves(peers: Peers) -> None:
     for serving in (True, False, True):
         await peers.server.set_serving(serving)
         await peers.until(serving)
+        assert peers.peer.trouble == ("" if serving else "it does not serve yet")
     await peers.server.grpc.stop(0)
     await peers.until(False)
     peers.server = Server(peers.address, ())

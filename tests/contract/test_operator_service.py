@@ -141,6 +141,16 @@ async def test_a_trial_begins_changes_and_ends(rig: Rig) -> None:
     assert rig.peers.draft_names == [NEW]
 
 
+async def test_an_operator_is_told_why_a_draft_does_not_serve(rig: Rig) -> None:
+    draft = Draft()
+    draft.address, draft.reachable, draft.trouble = NEW, False, "connection refused"
+    rig.peers.draft_names += [NEW, OTHER]  # the other has no address yet
+    rig.peers.drafts.add(side_of(draft))
+    old, new, other = (await rig.stub.ListDrafts(pb.ListDraftsRequest())).processes[0].drafts
+    assert (old.trouble, new.state, new.trouble) == ("", pb.DRAFT_STATE_AWAY, "connection refused")
+    assert other.state == pb.DRAFT_STATE_CONNECTING and "no address" in other.trouble
+
+
 async def test_what_is_sent_twice_happens_once(rig: Rig) -> None:
     for _ in range(2):
         await rig.add(share=0.25)

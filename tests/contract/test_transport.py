@@ -341,6 +341,7 @@ async def test_a_draft_that_refuses_the_token_is_named_in_one_line(
         await asyncio.sleep(0.2)
         refusal = f"the draft at {served.address} refuses this orchestrator's token: --peer-token-file"
         assert [r.getMessage() for r in caplog.records if "orchestrator's" in r.getMessage()] == [refusal]
+        assert draft.trouble == refusal
         await draft.close()
 
 
@@ -355,7 +356,7 @@ async def test_what_is_wrong_with_a_certificate_is_said_while_a_peer_is_waited_f
         async with asyncio.timeout(30):
             while "CERTIFICATE_VERIFY_FAILED" not in caplog.text:  # noqa: ASYNC110 - a log tells no event loop
                 await asyncio.sleep(0.05)
-        assert not waiting.done()
+        assert not waiting.done() and "CERTIFICATE_VERIFY_FAILED" in draft.trouble
         waiting.cancel()
         await draft.close()
 

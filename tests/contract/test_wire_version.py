@@ -84,9 +84,10 @@ async def test_an_orchestrator_refuses_a_service_of_another_wire_version(
     assert not peer.reachable and peer.faults.counts == {"wire_version": 1}
     (line,) = [each for each in caplog.messages if "wire_version" in each]
     assert address in line and "upgrade the older one" in line
+    assert "wire_version must be" in peer.trouble
     hosting.info.wire_version = WIRE_VERSION  # it has been replaced
     await peer.wait_until_serving()
-    assert peer.reachable and hosting.asked == [WIRE_VERSION] * 2
+    assert peer.reachable and not peer.trouble and hosting.asked == [WIRE_VERSION] * 2
     await peer.close()
 
 

@@ -269,6 +269,23 @@ def test_a_trial_goes_on_after_the_orchestrator_is_restarted() -> None:
         assert addresses(local) == [new.address]
 
 
+def test_a_draft_that_is_not_there_is_waited_for_with_the_reason() -> None:
+    class SeenError(Exception):
+        pass
+
+    def look(text: str) -> None:
+        if "refused" in text:
+            raise SeenError
+
+    with served(dataclasses.replace(PAIR, draft=GOOD)) as local:
+        trial = trial_of(local, "127.0.0.1:1")
+        trial.report = look
+        with pytest.raises(SeenError):
+            trial.find()
+        trial.withdraw()
+        assert addresses(local) == [local.draft_address]
+
+
 def test_one_trial_at_a_time() -> None:
     with served(dataclasses.replace(PAIR, draft=GOOD)) as local, draft_at(BAD) as new, draft_at(BAD) as other:
         operators(local, "first").add(new.address, trial_terms(0.1, 600.0))
@@ -291,7 +308,7 @@ def test_a_draft_with_another_tokenizer_is_refused_by_name(tmp_path: Path) -> No
     model = tiny_models.save(tiny_models.build("llama"), tmp_path / "stranger")
     with served(dataclasses.replace(PAIR, draft=GOOD)) as local, draft_at(str(model)) as new:
         trial = trial_of(local, new.address)
-        with pytest.raises(SwapError, match="another tokenizer"):
+        with pytest.raises(SwapError, match=r"another tokenizer.* --target-tokenizer"):
             trial.find()
         trial.withdraw()
         assert addresses(local) == [local.draft_address]

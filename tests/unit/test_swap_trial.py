@@ -211,11 +211,13 @@ def test_old_drafts_stay_until_every_process_reaches_the_new_one(
     trial.keep()
     if is_there:
         orchestrator.processes[1][NEW].state = pb.DRAFT_STATE_CONNECTING
+        orchestrator.processes[1][NEW].trouble = "connection refused"
     else:
         del orchestrator.processes[1][NEW]
         orchestrator.new.state = pb.DRAFT_STATE_CONNECTING  # where it is added again
     trial.remove_old()
-    assert [*trial.remaining] == [OLD] and "the process at at-p" in trial.remaining[OLD]
+    why = "at-p1: connection refused" if is_there else "at-p0: it does not reach the draft"
+    assert [*trial.remaining] == [OLD] and f"the process at {why}" in trial.remaining[OLD]
     assert drafts_of(orchestrator) == [[OLD, NEW], [OLD, NEW]]
 
 
@@ -340,9 +342,13 @@ def test_a_draft_with_another_tokenizer_is_told_the_flag_that_translates() -> No
 
 def test_a_draft_that_never_serves_is_failing() -> None:
     orchestrator = Orchestrator()
-    orchestrator.new.state = pb.DRAFT_STATE_CONNECTING
-    finding = trial_of(orchestrator, start_seconds=0.0).find()
-    assert finding.verdict is Verdict.FAILING and "in 0 s" in finding.why
+    orchestrator.new.state, orchestrator.new.trouble = pb.DRAFT_STATE_CONNECTING, "connection refused"
+    said: list[str] = []
+    trial = trial_of(orchestrator, start_seconds=0.05)
+    trial.report = said.append
+    finding = trial.find()
+    assert finding.verdict is Verdict.FAILING and "in 0.05 s: connection refused" in finding.why
+    assert not said or set(said) == {"waiting until the new draft serves: connection refused"}
 
 
 def test_a_draft_whose_process_ends_is_failing_and_is_not_kept() -> None:

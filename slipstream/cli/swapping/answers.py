@@ -36,7 +36,8 @@ def lacking_at(processes: Processes, address: str) -> str:
             continue
         drafts = [draft for draft in process.drafts if draft.address == address]
         if not any(draft.state == operator_pb2.DRAFT_STATE_SERVING for draft in drafts):
-            return f"the process at {process.address}: {refusal or 'it does not reach the draft'}"
+            why = refusal or next((draft.trouble for draft in drafts), "") or "it does not reach the draft"
+            return f"the process at {process.address}: {why}"
     return ""
 
 

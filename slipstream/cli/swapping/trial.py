@@ -193,8 +193,10 @@ class Trial:
                     f"{TOKENIZER_FLAG} TARGET translates its hints: slipstream swap --model MODEL -- {TOKENIZER_FLAG} TARGET"
                 )
             if time.monotonic() > deadline:
-                raise _FailingError(f"the orchestrator has not reached it in {self._goal.start_seconds:g} s")
-            self.report("waiting until the new draft serves")
+                raise _FailingError(
+                    f"the orchestrator has not reached it in {self._goal.start_seconds:g} s{_because(new)}"
+                )
+            self.report(f"waiting until the new draft serves{_because(new)}")
             time.sleep(POLL_SECONDS)
             processes = self._ask(lambda: self._renew(0.0))
 
@@ -250,12 +252,12 @@ class Trial:
         """Return whether a process reaches the new draft. SwapError if its own process has ended,
         or if it was not reached for some time."""
         self._check_process()
-        new, now = drafts_in(processes).get(self.address), time.monotonic()
-        if new is not None and new.state == operator_pb2.DRAFT_STATE_SERVING:
+        new, now = drafts_in(processes).get(self.address, operator_pb2.Draft()), time.monotonic()
+        if new.state == operator_pb2.DRAFT_STATE_SERVING:
             self._served = now
             return True
         if now - self._served > _ABSENCE_SECONDS:
-            raise _FailingError(f"the orchestrator has not reached it for {_ABSENCE_SECONDS:g} s")
+            raise _FailingError(f"the orchestrator has not reached it for {_ABSENCE_SECONDS:g} s{_because(new)}")
         return False
 
     def _twin_of(self, new: operator_pb2.Draft) -> str:
@@ -287,3 +289,7 @@ class Trial:
 
     def _note(self, processes: Processes) -> None:
         self.unreached |= {each.address: each.error.message for each in processes if each.HasField("error")}
+
+
+def _because(draft: operator_pb2.Draft) -> str:
+    return f": {draft.trouble}" if draft.trouble else ""
