@@ -23,8 +23,9 @@ from slipstream.cli.local import LocalServices, PairSettings, free_address
 from slipstream.cli.reaching import Server
 from slipstream.cli.service_process import Service
 from slipstream.cli.swapping.comparison import Verdict
+from slipstream.cli.swapping.goal import Finding, Goal, SwapError
 from slipstream.cli.swapping.operators import Operators, trial_terms
-from slipstream.cli.swapping.trial import Finding, Goal, SwapError, Trial
+from slipstream.cli.swapping.trial import Trial
 from slipstream.client import Client, Settings
 from slipstream.rpc.status import PeerError
 from slipstream.v1 import operator_pb2

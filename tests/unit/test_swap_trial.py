@@ -13,8 +13,9 @@ import pytest
 from orchestrator.errors import DraftNotFoundError, DraftOnTrialError, NotReadyError
 from slipstream.cli.swapping import trial as trials
 from slipstream.cli.swapping.comparison import Verdict
+from slipstream.cli.swapping.goal import Goal, SwapError
 from slipstream.cli.swapping.operators import Processes
-from slipstream.cli.swapping.trial import Goal, SwapError, Trial
+from slipstream.cli.swapping.trial import Trial
 from slipstream.errors import Code, FieldViolation, InvalidFieldsError, SlipstreamError
 from slipstream.rpc.status import PeerError, error_of, status_of
 from slipstream.v1 import operator_pb2 as pb

@@ -23,9 +23,10 @@ from slipstream.cli.reaching import Server, with_server
 from slipstream.cli.service_process import START_SECONDS
 from slipstream.cli.swapping.comparison import Verdict
 from slipstream.cli.swapping.draft_process import DraftProcess
+from slipstream.cli.swapping.goal import Finding, Goal
 from slipstream.cli.swapping.operators import Operators
 from slipstream.cli.swapping.showing import as_dict, lines_after, table
-from slipstream.cli.swapping.trial import Finding, Goal, Trial
+from slipstream.cli.swapping.trial import Trial
 from slipstream.extras import require
 from slipstream.rpc.status import PeerError
 from slipstream.transport.addresses import stays_here

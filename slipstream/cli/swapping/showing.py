@@ -10,7 +10,7 @@ from rich.table import Table
 
 from slipstream.cli.swapping.comparison import Figures
 from slipstream.cli.swapping.draft_process import DraftProcess
-from slipstream.cli.swapping.trial import Finding
+from slipstream.cli.swapping.goal import Finding
 from slipstream.ratio_sums import Ratio, RatioSums
 
 _MOST_POSITIONS = 8

@@ -13,13 +13,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 from slipstream.cli.local import TOKENIZER_FLAG
 from slipstream.cli.swapping.answers import drafts_in, lacking_at, lacks_it, may_pass, refusal_of
 from slipstream.cli.swapping.comparison import Figures, Tally, Verdict, judge
+from slipstream.cli.swapping.goal import Finding, Goal, SwapError
 from slipstream.cli.swapping.operators import Operators, Processes, trial_terms
 from slipstream.errors import SlipstreamError
 from slipstream.reasons import Reason
@@ -36,38 +35,8 @@ _ABSENCE_SECONDS = 20.0
 orchestrator needs a moment."""
 
 
-class SwapError(SlipstreamError):
-    """A swap cannot be done as it was asked."""
-
-    reason = Reason.SERVICE_FAILED
-
-
 class _FailingError(SwapError):
     """The new draft fails."""
-
-
-@dataclass(frozen=True, slots=True)
-class Goal:
-    """Size and limits of a trial."""
-
-    share: float
-    turn_count: int
-    """Turns of the new draft after which it is judged."""
-    token_count: int | None
-    """Tokens of the new draft after which it is judged, if that comes first."""
-    longest: float
-    """Seconds after which it is judged by what there is."""
-    start_seconds: float
-    """Seconds that the new draft has to serve."""
-
-
-class Finding(NamedTuple):
-    """The result of a trial."""
-
-    verdict: Verdict
-    why: str
-    new: Figures
-    old: Figures
 
 
 class Trial:
