@@ -2,7 +2,9 @@
 
 A profile says how a step's time grows with its rows on an idle machine. Recent steps say how much
 slower or faster this machine is now: a median of their ratios to the profile for each power of two
-of rows. So a burst of other work, which slows a minority of steps, changes nothing.
+of rows. So a burst of other work, which slows a minority of steps, changes nothing. What a size
+showed is forgotten after many steps of other sizes: a size that looked too dear would never be
+tried again.
 """
 
 from __future__ import annotations
@@ -19,6 +21,10 @@ a change later."""
 
 _LEAST_STEPS = 3
 """Steps of one size before their median counts."""
+
+_KEPT_STEPS = 256
+"""Steps of other sizes after which a size's ratios are forgotten. More: a size that is dear is
+tried less often, but one that was slow by chance stays unused for longer."""
 
 _LEAST_CHANGE = 0.01
 """Share by which a median must change before the curve does."""
@@ -37,6 +43,9 @@ class StepTimes:
         self._row_multiple = row_multiple
         self._ratios: dict[int, deque[float]] = {}
         self._medians: dict[int, float] = {}
+        self._step_count = 0
+        self._last_steps: dict[int, int] = {}
+        """The number of the last step of each size."""
         self._table: list[float] = []
         """Seconds by stairs, as far as a caller has asked."""
 
@@ -44,6 +53,7 @@ class StepTimes:
         """Record a step without prompts, from its start to the end of its choices."""
         padded = self._padded(row_count)
         size = padded.bit_length()
+        self._forget_before_step(size)
         ratios = self._ratios.setdefault(size, deque(maxlen=RECENT_STEPS))
         ratios.append(seconds / self._profiled(padded))
         if len(ratios) < _LEAST_STEPS:
@@ -63,6 +73,16 @@ class StepTimes:
             seconds = self._profiled(rows) * self._ratio(rows)
             table.append(max(seconds, table[-1]) if table else seconds)
         return table[stair - 1]
+
+    def _forget_before_step(self, size: int) -> None:
+        self._step_count += 1
+        self._last_steps.pop(size, None)
+        self._last_steps[size] = self._step_count  # the size that was used last is the last
+        oldest = next(iter(self._last_steps))
+        if self._step_count - self._last_steps[oldest] > _KEPT_STEPS:
+            del self._last_steps[oldest], self._ratios[oldest]
+            self._medians.pop(oldest, None)
+            self._table.clear()
 
     def _padded(self, row_count: int) -> int:
         return max(1, -(-row_count // self._row_multiple)) * self._row_multiple

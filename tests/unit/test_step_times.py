@@ -51,6 +51,17 @@ def test_one_slow_step_changes_nothing() -> None:
     assert times.seconds(8) == pytest.approx(0.0266)
 
 
+def test_a_size_that_was_slow_by_chance_is_tried_again() -> None:
+    """A step of a size that looks too dear is taken no more, so nothing else would correct it."""
+    times = StepTimes(PROFILE)
+    for _ in range(3):
+        times.record(8, 0.5)
+    assert times.seconds(8) == pytest.approx(0.5)
+    for _ in range(300):
+        times.record(1, 0.0504)
+    assert times.seconds(8) == pytest.approx(2 * 0.0266)
+
+
 def test_more_rows_never_take_less() -> None:
     draw = random.Random(7)
     for _ in range(200):
