@@ -403,8 +403,10 @@ def test_shown_rounds_change_no_character_and_are_counted_aside(paper: LocalServ
     assert plain.stderr == ""
     counts = [list(map(int, re.findall(r"\d+", line))) for line in marked.stderr.splitlines()]
     assert [sum(line) for line in counts] == [60, 60]
-    assert all(draft > 0 and recovered > 0 and bonus > 0 and not ngram for draft, ngram, recovered, bonus, _ in counts)
-    assert re.fullmatch(r"\[\d+ draft, 0 n-gram, \d+ recovered, \d+ bonus, \d+ plain\]", marked.stderr.splitlines()[0])
+    for draft, ngram, heads, recovered, bonus, _ in counts:
+        assert draft > 0 and recovered > 0 and bonus > 0 and not ngram and not heads
+    pattern = r"\[\d+ draft, 0 n-gram, 0 heads, \d+ recovered, \d+ bonus, \d+ plain\]"
+    assert re.fullmatch(pattern, marked.stderr.splitlines()[0])
 
 
 def sessions_of(services: LocalServices) -> int:

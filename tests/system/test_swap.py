@@ -355,7 +355,11 @@ def test_with_an_access_file_operators_may_in_all_processes(tmp_path: Path, monk
             operators(local).list()
         assert refused.value.reason == "OPERATORS_ONLY"
         monkeypatch.setenv("SLIPSTREAM_TOKEN", tokens["oncall"][0])
-        until(lambda: len(operators(local).list()) == 2, "a process is missing")
+        serving = [[operator_pb2.DRAFT_STATE_SERVING]] * 2
+        until(
+            lambda: [[draft.state for draft in each.drafts] for each in operators(local).list()] == serving,
+            "a process is missing, or still starts",
+        )
         processes = operators(local).add("127.0.0.1:1", trial_terms(0.1, 600.0))
         assert [[draft.address for draft in each.drafts] for each in processes] == [
             [local.draft_address, "127.0.0.1:1"]
