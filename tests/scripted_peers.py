@@ -40,7 +40,7 @@ TIMING = PeerTiming(0.0, 0.001, 0.001, 0.002)
 
 
 def right_info() -> model_pb2.ModelInfo:
-    """What a service may say of its model."""
+    """Return facts that a service may state about its model."""
     return model_pb2.ModelInfo(
         name="model",
         architecture="arithmetic",
@@ -62,7 +62,7 @@ def right_info() -> model_pb2.ModelInfo:
 
 
 def new_note(number: int = 1, base_length: int = 3, trace_prefix: str = "") -> RoundNote:
-    """Of a round that begins now."""
+    """Return the note of a round that begins now."""
     return RoundNote(number, base_length, time.monotonic(), trace_prefix)
 
 

@@ -59,7 +59,7 @@ class DraftSide:
         self._probes: deque[DraftRequest] = deque()
         """Those that are not answered: a draft that is wedged answers none."""
         self._visitors: set[SessionDrafting] = set()
-        """Of probes that are no session's: what they open, only we can close."""
+        """Sides of probes, which belong to no session: only we can close what they open."""
         self.fallbacks: Counter[str] = Counter()
         """Requests that the draft failed, by the reason."""
         self.recoveries = 0
@@ -67,7 +67,7 @@ class DraftSide:
         self.session_count = 0
         """Sessions that live on it, whether or not their turns run."""
         self.verified_count = self.accepted_count = 0
-        """Of its tokens."""
+        """Numbers of the draft's tokens that were verified and accepted."""
         self.source_id: int | None = None
         """Id that the draft gives its hints; None before the first one."""
         self.figures = DraftFigures()

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
+from slipstream.cli.output import UNBOUNDED
 from slipstream.cli.words import plural
 from slipstream.drift.advice import advice, shown_fingerprint, shown_task
 from slipstream.drift.change import WEEK_HOURS, State
@@ -22,7 +23,6 @@ _COLUMNS = ("task", "last week", "now", "", "difference", "since", "temperature"
 _LEAST_COLUMNS = 4
 """Columns that are shown on any terminal."""
 
-_ANY_WIDTH = 10_000
 _TEMPERATURES = ("0", "to 0.5", "to 1", "to 1.5", "above 1.5")
 _STYLES = {State.WORSE: "red", State.BETTER: "green", State.FEW: "dim"}
 
@@ -61,12 +61,12 @@ def as_dict(findings: Sequence[Finding], changes: Sequence[acceptance_pb2.Target
 
 def _fitting_table(findings: Sequence[Finding], console: Console) -> Table:
     """Return a table with as many of the last columns as the console has room for."""
-    table = _table(findings, len(_COLUMNS))
-    for count in range(len(_COLUMNS) - 1, _LEAST_COLUMNS - 1, -1):
-        if Measurement.get(console, console.options.update(max_width=_ANY_WIDTH), table).maximum <= console.width:
-            break
+    unbounded = console.options.update(max_width=UNBOUNDED)
+    for count in range(len(_COLUMNS), _LEAST_COLUMNS, -1):
         table = _table(findings, count)
-    return table
+        if Measurement.get(console, unbounded, table).maximum <= console.width:
+            return table
+    return _table(findings, _LEAST_COLUMNS)
 
 
 def _table(findings: Sequence[Finding], count: int) -> Table:

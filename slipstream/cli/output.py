@@ -7,7 +7,7 @@ import sys
 
 from rich.console import Console
 
-_UNBOUNDED = 10_000
+UNBOUNDED = 10_000
 """Columns that no table needs."""
 
 
@@ -15,4 +15,4 @@ def output() -> Console:
     """Return the console of results. A terminal or ``COLUMNS`` bounds its width. A file or a pipe
     does not: a table that was cut to 80 columns could not be read there."""
     bounded = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return Console(highlight=False, width=None if bounded else _UNBOUNDED)
+    return Console(highlight=False, width=None if bounded else UNBOUNDED)

@@ -103,7 +103,7 @@ async def get_health(channel: grpc.aio.Channel) -> None:
 
 
 async def code_of(call: Awaitable[object]) -> grpc.StatusCode:
-    """How a call ends."""
+    """Return the status with which a call ends."""
     try:
         await call
     except grpc.aio.AioRpcError as error:
@@ -112,7 +112,7 @@ async def code_of(call: Awaitable[object]) -> grpc.StatusCode:
 
 
 async def answers(address: str, credentials: grpc.ChannelCredentials | None) -> bool:
-    """Whether a new connection is made and a call on it answered."""
+    """Return whether a new connection is made and a call on it answered."""
     async with open_channel(address, credentials) as channel:
         code = await code_of(get_load(channel))
     assert code in (grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE)

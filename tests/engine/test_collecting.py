@@ -234,7 +234,7 @@ async def test_a_run_is_one_record_through_hints_and_multi_step_runs(tmp_path: P
 
 
 async def test_a_sequence_that_goes_back_begins_another_record(tmp_path: Path) -> None:
-    """So does a sequence that goes back and returns to the same length with other tokens."""
+    """A return to the same length with other tokens counts as going back too."""
     first = prompt_of(1, 20)
     second = [*first[:10], *prompt_of(2, 20)]
 

@@ -69,7 +69,7 @@ class Scene:
         return session
 
     async def draft(self, session: SessionDrafting, *, stays: bool = False) -> tuple[int, ...]:
-        """What the session's draft proposes; nothing if it does not."""
+        """Return the tokens that the session's draft proposes, if it proposes any."""
         side = self.drafts.home(session, begins_turn=session in self.begins, stays=stays)
         self.begins.discard(session)
         request = None if side is None else side.ask(session, self.tokens[session], RULE, 4, new_note())

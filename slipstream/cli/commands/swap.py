@@ -98,6 +98,18 @@ def swap(
     process = _started(model, listen, device, dtype, flags or []) if model else None
     address = process.address if process else running
     trial = Trial(operators, address, goal, lambda: _last_words(process), lambda text: None, replaces or ())
+    try:
+        if not _is_kept_after(trial, process, server, keep=keep, ask=ask, as_json=as_json):
+            raise typer.Exit(3)
+    finally:
+        operators.close()
+
+
+def _is_kept_after(
+    trial: Trial, process: DraftProcess | None, server: Server, *, keep: bool, ask: bool, as_json: bool
+) -> bool:
+    """Run the trial, leave the new draft in place of the old ones or nothing of it, and report.
+    Return whether it was kept."""
     is_kept = False
     try:
         with refusals(server.address):
@@ -116,10 +128,8 @@ def swap(
     finally:
         if not is_kept:
             _withdraw(trial, process)
-        operators.close()
     _report(trial, finding, process, is_kept=is_kept, as_json=as_json)
-    if not is_kept:
-        raise typer.Exit(3)
+    return is_kept
 
 
 def _check_start(server: Server, model: str, listen: str) -> None:

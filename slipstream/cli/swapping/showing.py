@@ -45,7 +45,7 @@ def _rows(finding: Finding) -> dict[str, list[str]]:
 
 
 def as_dict(finding: Finding, *, is_kept: bool, address: str, unreached: Mapping[str, str]) -> dict[str, Any]:
-    """For JSON."""
+    """Return the result as JSON has it."""
     return {
         "verdict": finding.verdict,
         "why": finding.why,
