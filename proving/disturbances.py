@@ -565,6 +565,7 @@ class VerifierKilled(Disturbance):
     name = "verifier killed and restarted"
     unit = "kills"
     scope = Scope.WAVE
+    group = "verifier's end"
     conflicts = ("sessions moved to a second verifier",)
 
     def during(self, wave: Wave, strike: Strike) -> None:
@@ -583,6 +584,7 @@ class RankLost(Disturbance):
 
     unit = "groups that ended"
     scope = Scope.WAVE
+    group = "verifier's end"
     conflicts = ("sessions moved to a second verifier",)
 
     def __init__(self, name: str, number: signal.Signals) -> None:

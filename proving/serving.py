@@ -119,6 +119,8 @@ class CellRun:
             disturbance.during(wave, self._strike(disturbance))
         except SlipstreamError as error:
             self._complain(f"{disturbance.name}: {error}")
+        except Exception as error:  # in a thread it would end the disturbance, and the proof would go on
+            self._complain(f"{disturbance.name}: {type(error).__name__}: {error}")
 
     def _run_session(self, wave: Wave, waiting: deque[Turn], met: Sequence[Disturbance], rng: random.Random) -> None:
         """Run one session of many: it takes turns until none is left."""

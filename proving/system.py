@@ -187,9 +187,9 @@ class System:
         process.wait()
 
     def _start(self, name: str, module: str, address: str, flags: Sequence[str]) -> None:
-        old = self._services.pop(name, None)
-        if old is not None:
-            old.stop()
+        # The old one keeps its place until a new one takes it: others may ask it meanwhile.
+        if name in self._services:
+            self._services[name].stop()
         environment = {} if self.clock is None else self.clock.environment
         start = self._starter.submit(
             Service, name.replace(" ", "-"), module, address, flags, environment, *self._how(name)

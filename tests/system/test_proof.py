@@ -17,7 +17,7 @@ import pytest
 
 from proving.__main__ import main
 from proving.disturbances import Disturbance, OneSession, Scope, Wave, disturbances_on
-from proving.pairs import COMPILED, pair_named
+from proving.pairs import COMPILED, EMBEDDED, pair_named
 from proving.prompts import PromptSource
 from proving.proxy import Fault
 from proving.reference import PlainDecoder
@@ -26,6 +26,8 @@ from proving.run_faults import Strike
 from proving.schedule import Cell, plan
 from proving.schedule import Wave as PlannedWave
 from proving.serving import CellRun
+from proving.system import Setup, System
+from slipstream.cli.service_process import Service
 from tests.system.short_proofs import (
     PROMPT_COUNT,
     TOKEN_COUNT,
@@ -193,6 +195,46 @@ def test_a_token_changed_between_verifier_and_orchestrator_is_seen(proven: Path,
     assert code == 1 and reference is not None
     where = f"prompt {prompt}, position {position}, token, margin {reference.margins[row, position]:.4g}"
     assert row_of(report, "all").endswith(f"| 1 | {where} |")
+
+
+class Failing(Disturbance):
+    """Fails once it may begin."""
+
+    name = "failing"
+    unit = "failures"
+    scope = Scope.WAVE
+
+    def during(self, wave: Wave, strike: Strike) -> None:
+        raise KeyError("verifier 7")
+
+
+def test_a_disturbance_that_fails_is_told(tmp_path: Path) -> None:
+    cell = planned()[1]
+    waves = [PlannedWave(cell.turns[:1], 1, [OneSession(), Failing()])]
+    run = CellRun(
+        Cell(cell.index, cell.pair, cell.dtype, False, waves), PROMPTS, 8, SEED, tmp_path, COMPILED, lambda _: None
+    )
+    run.run()
+    assert run.account.complaints == [f"cell {cell.index}: failing: KeyError: 'verifier 7'"]
+
+
+def test_a_service_can_be_asked_while_another_thread_starts_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    system = System(Setup(pair_named(EMBEDDED, Path(), "float32", COMPILED), 1, 64, 64))
+    asked = []
+
+    class Asking(Service):
+        def stop(self, patience: float = 40.0) -> None:
+            super().stop(patience)
+            with system.connect("draft") as channel:
+                asked.append(channel)
+
+    monkeypatch.setattr("proving.system.Service", Asking)
+    system.start_draft()
+    try:
+        system.start_draft()
+    finally:
+        system.__exit__(None, None, None)
+    assert len(asked) == 2, "while it was started again, and at the end"
 
 
 def test_the_list_names_every_disturbance_and_too_few_prompts_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
