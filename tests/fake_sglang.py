@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.fake_vllm import VOCABULARY_SIZE, FakeVllm, handler_of, likeliest_of, logprobs_after
+from tests.fake_vllm import VOCABULARY_SIZE, FakeVllm, handler_of, likeliest_of
 
 CONTEXT = 2048
 
@@ -29,7 +29,6 @@ class FakeSGLang(FakeVllm):
     def __init__(self) -> None:
         super().__init__()
         self.version = "0.5.13"
-        self.logprobs_after: Callable[[Sequence[int]], NDArray[np.float32]] = logprobs_after
         self.deterministic = True
         self.has_old_names = True
         """Whether it has /get_model_info, which newer ones call /model_info."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -69,11 +69,19 @@ class FakeVllm:
         self.tokenizer = Tokenizer.from_file(f"{MODEL}/tokenizer.json")
         self.version = "0.32.0"
         self.root = MODEL
+        self.prefix = ""
+        """Path that its API is under."""
+        self.models: list[dict[str, Any]] | None = None
+        """Replaces its list of models."""
+        self.logprobs_after: Callable[[Sequence[int]], NDArray[np.float32]] = logprobs_after
+        """Its weights."""
         self.requests: list[dict[str, Any]] = []
         """Bodies of the requests for completions."""
         self.authorizations: set[str | None] = set()
         self.fault: bytes | tuple[int, str] | None = None
         """Bytes that replace the body of each completion, or a status and an error's message."""
+        self.stream_fault: bytes | None = None
+        """Bytes that end the next stream after its first row."""
         self.rows_until_lost: int | None = None
         """Rows after which the server breaks its connections off and takes no more."""
         self.may_answer = threading.Event()
@@ -84,7 +92,7 @@ class FakeVllm:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://127.0.0.1:{self.port}{self.prefix}"
 
     @contextmanager
     def serving(self) -> Iterator[Self]:
@@ -113,10 +121,19 @@ class FakeVllm:
         if (server := self._server) is not None:
             server.shutdown()
             server.server_close()
+        self.drop_connections()
+        self._server = None
+
+    def drop_connections(self) -> None:
+        """Break all connections off."""
         for connection in [*self._open]:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
-        self._server = None
+
+    @property
+    def open_count(self) -> int:
+        """Connections that are open."""
+        return len(self._open)
 
     @property
     def is_serving(self) -> bool:
@@ -147,9 +164,17 @@ def handler_of(fake: FakeVllm) -> type[Any]:
             with suppress(OSError):
                 super().finish()
 
+        def parse_request(self) -> bool:
+            parsed = super().parse_request()
+            if parsed:
+                assert self.path.startswith(fake.prefix)
+                self.path = self.path.removeprefix(fake.prefix)
+            return parsed
+
         def do_GET(self) -> None:
             model = {"id": "served", "root": fake.root, "max_model_len": CONTEXT}
-            answers: dict[str, object] = {"/version": {"version": fake.version}, "/v1/models": {"data": [model]}}
+            models = {"data": [model] if fake.models is None else fake.models}
+            answers: dict[str, object] = {"/version": {"version": fake.version}, "/v1/models": models}
             if self.path == "/metrics":
                 self._send(
                     f'vllm:cache_config_info{{enable_prefix_caching="{fake.caches}"}} 1\n'.encode(), "text/plain"
@@ -196,6 +221,10 @@ def handler_of(fake: FakeVllm) -> type[Any]:
                 logprobs = _logprobs(fake, body, tokens)
                 tokens.append(int(logprobs["tokens"][0].removeprefix("token_id:")))
                 self._part(f"data: {json.dumps({'choices': [{'index': 0, 'logprobs': logprobs}]})}\n\n".encode())
+                if fake.stream_fault is not None:
+                    self._part(fake.stream_fault)
+                    fake.stream_fault = None
+                    break
             self._part(b"data: [DONE]\n\n")
             self._part(b"")
 
@@ -240,7 +269,7 @@ def _choice(fake: FakeVllm, body: dict[str, Any], at: int) -> dict[str, Any]:
     if (count := body.get("prompt_logprobs")) is not None:
         rows: list[dict[str, Any] | None] = [None]
         for end in range(1, len(prompt)):
-            row = logprobs_after(prompt[:end])
+            row = fake.logprobs_after(prompt[:end])
             listed = [*likeliest_of(row, count), prompt[end]]
             rows.append({str(token): {"logprob": float(row[token])} for token in listed})
         found["prompt_logprobs"] = rows
@@ -248,7 +277,7 @@ def _choice(fake: FakeVllm, body: dict[str, Any], at: int) -> dict[str, Any]:
 
 
 def _logprobs(fake: FakeVllm, body: dict[str, Any], tokens: Sequence[int]) -> dict[str, Any]:
-    row = logprobs_after(tokens)
+    row = fake.logprobs_after(tokens)
     best = int(row.argmax())
     listed = [best, *likeliest_of(row, body["logprobs"])]
     if fake.takes_ids and body.get("logprob_token_ids"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -111,11 +112,12 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench(fake: FakeVllm | None = None, *, patience: float = 20, timeout: float = 20) -> AsyncIterator[Bench]:
+async def bench(
+    fake: FakeVllm | None = None, *, patience: float = 20, timeout: float = 20, look: float = math.inf
+) -> AsyncIterator[Bench]:
     with (fake or FakeVllm()).serving() as served:
-        worker = stock_worker(
-            settings(served.url, engine=served.engine, patience=patience, timeout=timeout), TOKENIZER, lambda _: None
-        )
+        told = settings(served.url, engine=served.engine, patience=patience, timeout=timeout, look=look)
+        worker = stock_worker(told, TOKENIZER, lambda _: None)
         host: JobHost[Any] = JobHost(worker, HostLimits(sweep_seconds=0.01))
         await host.start()
         served.requests.clear()
@@ -128,9 +130,15 @@ async def bench(fake: FakeVllm | None = None, *, patience: float = 20, timeout: 
 
 
 def settings(
-    address: str, *, engine: str = "vllm", patience: float = 20, timeout: float = 20, start: float = 0
+    address: str,
+    *,
+    engine: str = "vllm",
+    patience: float = 20,
+    timeout: float = 20,
+    start: float = 0,
+    look: float = math.inf,
 ) -> StockSettings:
-    return StockSettings(engine, address, MODEL, None, start, timeout, patience, BatchLimits(), 100)
+    return StockSettings(engine, address, MODEL, None, start, timeout, patience, BatchLimits(), 100, look_seconds=look)
 
 
 def prompt_of(seed: int, length: int = 40) -> list[int]:

@@ -25,6 +25,11 @@ class VerifierSettings(ModelServiceSettings):
     engine_address: str = Field(
         "", description="http://host:port of the stock engine's server, with --engine vllm or sglang"
     )
+    engine_model: str = Field(
+        "",
+        description="name by which a vLLM server serves the model, if it serves several: an alias, or a LoRA adapter of the "
+        "model. Empty: that of --model",
+    )
     engine_token_file: str = Field(
         "", description="file with the API key of the stock engine's server. It is read again when it changes"
     )

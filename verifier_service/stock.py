@@ -30,17 +30,22 @@ def stock_host(
         raise InvalidFieldsError(
             [FieldViolation("--heads", f"must be left out with --engine {settings.engine}: give them to that server")]
         )
+    if settings.engine_model and settings.engine != "vllm":
+        raise InvalidFieldsError(
+            [FieldViolation("--engine-model", f"must be left out with --engine {settings.engine}: it serves one model")]
+        )
     token_file = settings.engine_token_file
     stock = StockSettings(
         engine=settings.engine,
         address=settings.engine_address,
         model=name,
-        bearer=reloaded_bearer("--engine-token-file", token_file) if token_file else None,
+        bearer=reloaded_bearer("--engine-token-file", token_file, least_length=1) if token_file else None,
         start_seconds=settings.engine_start_seconds,
         timeout_seconds=settings.engine_timeout_seconds,
         patience_seconds=settings.engine_patience_seconds,
         limits=settings.batch_limits(),
         most_sequences=settings.max_sequence_count,
+        served_as=settings.engine_model,
     )
     worker = stock_worker(stock, tokenizer.files[TOKENIZER_FILE], telemetry.record_step)
     return JobHost(worker, settings.host_limits())

@@ -10,7 +10,7 @@ from slipstream.cli.service_process import START_SECONDS
 
 STOCK_ENGINES = ("vllm", "sglang")
 ENGINES = ("auto", "compiled", "torch", "llamacpp", *STOCK_ENGINES)
-_OF_A_SERVER = ("address", "token_file", "start_seconds", "timeout_seconds", "patience_seconds")
+_OF_A_SERVER = ("address", "model", "token_file", "start_seconds", "timeout_seconds", "patience_seconds")
 _SERVER_START_SECONDS = 1800.0
 _PATIENCE_SECONDS = "900"
 """Seconds for which turns wait in the orchestrator: a stock engine takes minutes to start again,
@@ -32,6 +32,13 @@ ENGINE_FLAGS = (
         "URL",
         group=_ENGINE,
         settings={"verifier": "engine-address"},
+    ),
+    Flag(
+        "--engine-model",
+        "name by which a vLLM server serves MODEL, if it serves several: an alias, or a LoRA adapter of it",
+        "NAME",
+        group=_ENGINE,
+        settings={"verifier": "engine-model"},
     ),
     Flag(
         "--engine-token-file",

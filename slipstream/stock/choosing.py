@@ -103,8 +103,12 @@ class Chooser:
 
 
 def _lead(found: StockRow) -> float:
-    """Return the lead of the likeliest token over the next one that is listed."""
-    second, first = np.sort(found.known.logprobs)[-2:].tolist() if len(found.known.logprobs) > 1 else (-math.inf, 0.0)
+    """Return the lead of the engine's token over the next one that is listed; 0 if it is not the
+    likeliest one."""
+    logprobs = found.known.logprobs
+    if not len(logprobs) or found.known.token_ids[logprobs.argmax()] != found.token:
+        return 0.0
+    second, first = np.sort(logprobs)[-2:].tolist() if len(logprobs) > 1 else (-math.inf, 0.0)
     return float(first - second)
 
 

@@ -24,12 +24,11 @@ from typing import Any
 
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.sampling.partial.known import Pair, PartialRow, Wanted
-from slipstream.stock.openai_http import EngineHttp
+from slipstream.stock.openai_http import EngineHttp, is_failure, readable, shown
 from slipstream.stock.protocol import Ask, EngineLostError, EngineRefusedError, StockFacts, StockRow
 from slipstream.stock.token_probe import TokenProbe
 
 _GENERATE = "/generate"
-_FIRST_FAILURE = 500
 _SPARE_TOKENS = 7
 """Tokens of its context that SGLang keeps to itself: it takes prompts of fewer than
 ``max_req_input_len`` tokens, six less than the context (its scheduler)."""
@@ -38,8 +37,6 @@ _LONGEST_STREAM = 64
 
 _MOST_IDS = 4096
 """Ids of one request: those of all rows of a hint. SGLang names no limit."""
-
-_ERRORS = (KeyError, TypeError, ValueError, IndexError, AttributeError)
 
 
 class SGLang:
@@ -80,22 +77,18 @@ class SGLang:
         tokens = [*ask.tokens, *ask.hint]
         start = len(ask.tokens) - 1 if ask.hint else -1
         answer = await self._http.json(_GENERATE, _body(tokens, 1, start, ask.wanted))
-        try:
+        with readable("SGLang's answer"):
             meta = _meta(answer)
             rows = self._hinted_rows(meta, tokens[start:], ask.wanted) if ask.hint else []
             return [*rows, self._output_row(meta, 0, ask.wanted)]
-        except _ERRORS as error:
-            raise EngineRefusedError(f"SGLang's answer cannot be read: {error!r}") from error
 
     async def score_tail(self, tokens: Sequence[int], count: int, likeliest: int) -> list[PartialRow]:
         start = len(tokens) - count - 1
         answer = await self._http.json(_GENERATE, _body(tokens, 1, start, Wanted(likeliest)))
-        try:
+        with readable("SGLang's answer"):
             meta = _meta(answer)
             own = [[entry] for entry in meta["input_token_logprobs"][1:]]
             return [self._row(top, pair) for top, pair in zip(_inputs(meta, tokens[start:]), own, strict=True)]
-        except _ERRORS as error:
-            raise EngineRefusedError(f"SGLang's answer cannot be read: {error!r}") from error
 
     async def continue_greedily(self, tokens: Sequence[int], count: int, likeliest: int) -> AsyncGenerator[StockRow]:
         wanted = Wanted(likeliest)
@@ -114,13 +107,13 @@ class SGLang:
     def _streamed(self, data: str, seen: int, wanted: Wanted) -> list[StockRow]:
         """Return the rows of an event after ``seen`` ones. A server repeats all rows in each event,
         unless it was told to stream increments."""
-        try:
+        with readable("SGLang's stream"):
             meta = _meta(json.loads(data))
             listed = len(meta["output_token_logprobs"])
             new = int(meta["completion_tokens"]) - seen
-            return [self._output_row(meta, at, wanted) for at in range(max(0, listed - new), listed)]
-        except _ERRORS as error:
-            raise EngineRefusedError(f"SGLang's stream cannot be read: {error!r}") from error
+            if new > listed:
+                raise ValueError(f"{listed} rows came of {new} tokens")
+            return [self._output_row(meta, at, wanted) for at in range(listed - new, listed)]
 
     def _hinted_rows(self, meta: Mapping[str, Any], tokens: Sequence[int], wanted: Wanted) -> list[StockRow]:
         top = _inputs(meta, tokens)
@@ -154,16 +147,15 @@ class SGLang:
             answer = await self._http.json(path)
         except EngineRefusedError:
             answer = await self._http.json(newer)
-        if not isinstance(answer, dict):
-            raise EngineRefusedError(f"SGLang's answer at {path} cannot be read: it must be an object")
         return answer
 
     async def _context_length(self, server: Mapping[str, Any]) -> int:
         if isinstance(length := server.get("max_req_input_len"), int):
             return length - 1  # it takes prompts of fewer tokens
         if not isinstance(length := server.get("context_length"), int):
-            models = (await self._http.json("/v1/models")).get("data", [])
-            length = next((each.get("max_model_len") for each in models), None)
+            models = await self._http.json("/v1/models")
+            with readable("SGLang's list of models"):
+                length = next((each.get("max_model_len") for each in models["data"]), None)
         if not isinstance(length, int):
             raise UnsupportedModelError("SGLang does not tell its context's length: start it with --context-length")
         return length - _SPARE_TOKENS
@@ -198,13 +190,13 @@ def _body(tokens: Sequence[int], count: int, start: int, wanted: Wanted) -> dict
 def _meta(answer: Any) -> Mapping[str, Any]:
     """Return an answer's meta_info. EngineLostError or EngineRefusedError if it says that the
     request failed."""
-    if "error" in answer:
-        raise EngineRefusedError(f"SGLang ends its answer with: {answer['error']}")
+    if (said := answer.get("error")) is not None:
+        raise EngineRefusedError(f"SGLang ends its answer with: {shown(str(said))}")
     meta: Mapping[str, Any] = answer["meta_info"]
     reason = meta.get("finish_reason") or {}
     if reason.get("type") == "abort":
-        error = EngineLostError if (reason.get("status_code") or 0) >= _FIRST_FAILURE else EngineRefusedError
-        raise error(f"SGLang has aborted a request: {reason.get('message')}")
+        error = EngineLostError if is_failure(reason.get("status_code") or 0) else EngineRefusedError
+        raise error(f"SGLang has aborted a request: {shown(str(reason.get('message')))}")
     return meta
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,11 +20,12 @@ from slipstream.sampling.choose import warm as warm_choosing
 from slipstream.stock.openai_http import EngineHttp, origin_of
 from slipstream.stock.protocol import EngineLostError, StockEngine, StockFacts
 from slipstream.stock.served import ModelFiles, StockServed
+from slipstream.stock.server import LOOK_SECONDS, StockServer
 from slipstream.stock.sglang import SGLang
 from slipstream.stock.steps import StockSteps
 from slipstream.stock.thread import StockThread
 from slipstream.stock.token_probe import TokenProbe
-from slipstream.stock.trial import differing_bits, measure_steps
+from slipstream.stock.trial import measure_steps, try_bits
 from slipstream.stock.vllm import Vllm
 from slipstream.transport.reloading import Reloaded
 
@@ -34,7 +35,6 @@ _PROBE = (
     "Speculative decoding lets a small model guess what a large one would say, and the large one checks all guesses at "
     "once. Numbers like 1234 and signs such as {}[] are in this text, so that tokens of several kinds come."
 )
-_ENGINES: Mapping[str, Callable[..., StockEngine]] = {"vllm": Vllm, "sglang": SGLang}
 _RETRY_SECONDS = 1.0
 _TOLD_SECONDS = 15.0
 """Seconds between two lines about a server that is not there yet."""
@@ -57,6 +57,10 @@ class StockSettings:
     """Longest time for which a turn waits for a server that was lost."""
     limits: BatchLimits
     most_sequences: int
+    served_as: str = ""
+    """Name by which a vLLM server serves the model; empty: any."""
+    look_seconds: float = LOOK_SECONDS
+    """Seconds between two looks whether the server has the weights of the start."""
 
 
 def stock_worker(settings: StockSettings, tokenizer_json: bytes, on_step: OnStep) -> MakeWorker:
@@ -66,13 +70,19 @@ def stock_worker(settings: StockSettings, tokenizer_json: bytes, on_step: OnStep
     probe = TokenProbe(_PROBE, Tokenizer.from_str(tokenizer_json.decode()).encode(_PROBE, add_special_tokens=False).ids)
     origin = origin_of(settings.address)
     http = EngineHttp(settings.engine, origin, bearer=settings.bearer, timeout_seconds=settings.timeout_seconds)
-    engine = _ENGINES[settings.engine](http, model=settings.model, vocabulary_size=files.vocabulary_size, probe=probe)
+    engine = _engine(settings, http, files.vocabulary_size, probe)
     start = partial(_start, settings, engine, files, probe.tokens, on_step)
 
     def make(on_finished: Finished, on_parts: OnParts) -> StockThread:
         return StockThread(start, settings.limits.queue_limit, on_finished, on_parts)
 
     return make
+
+
+def _engine(settings: StockSettings, http: EngineHttp, vocabulary_size: int, probe: TokenProbe) -> StockEngine:
+    if settings.engine == "sglang":
+        return SGLang(http, model=settings.model, vocabulary_size=vocabulary_size, probe=probe)
+    return Vllm(http, model=settings.model, served_as=settings.served_as, vocabulary_size=vocabulary_size, probe=probe)
 
 
 async def _start(
@@ -93,7 +103,8 @@ async def _measured(
     for lack in facts.lacks:
         log.warning("%s lacks %s", facts.engine, lack)
     tokens = tokens[: facts.context_length // 2]
-    bits = await differing_bits(engine, facts, tokens)
+    trial = await try_bits(engine, facts, tokens)
+    bits = trial.sentence(facts.engine)
     log.info("%s", bits)
     profile = await measure_steps(engine, tokens)
     log.info(
@@ -109,16 +120,10 @@ async def _measured(
     for caveat in model.caveats:
         log.warning("%s", caveat)
     served = StockServed(model, facts.context_length, profile, (bits, *model.caveats))
-    return StockSteps(
-        engine,
-        facts,
-        served,
-        settings.limits,
-        profile,
-        most_sequences=settings.most_sequences,
-        patience_seconds=settings.patience_seconds,
-        on_step=on_step,
+    server = StockServer(
+        engine, facts, trial, patience_seconds=settings.patience_seconds, look_seconds=settings.look_seconds
     )
+    return StockSteps(server, served, settings.limits, profile, most_sequences=settings.most_sequences, on_step=on_step)
 
 
 async def _connected(settings: StockSettings, engine: StockEngine) -> StockFacts:

@@ -7,7 +7,6 @@ the job's choices agree with it. A step with a hint asks for the rows after each
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Sequence as TokenSequence
 from contextlib import aclosing
@@ -26,12 +25,9 @@ from slipstream.sampling.outcome import TokenLogprobs
 from slipstream.sampling.partial.decide import logprobs_from
 from slipstream.sampling.row import Row
 from slipstream.stock.choosing import Chooser
-from slipstream.stock.protocol import Ask, EngineLostError, EngineRefusedError, StockEngine, StockFacts
+from slipstream.stock.protocol import Ask, EngineLostError, EngineRefusedError
 from slipstream.stock.served import StockServed
-
-log = logging.getLogger(__name__)
-
-_RETRY_SECONDS = 0.5
+from slipstream.stock.server import StockServer
 
 
 class StockSteps:
@@ -42,31 +38,25 @@ class StockSteps:
 
     def __init__(
         self,
-        engine: StockEngine,
-        facts: StockFacts,
+        server: StockServer,
         served: StockServed,
         limits: BatchLimits,
         profile: TokenSequence[tuple[int, float]],
         *,
         most_sequences: int,
-        patience_seconds: float,
         on_step: OnStep,
     ) -> None:
-        """``profile``: (rows, seconds) of a step, as `slipstream.stock.trial` measured it.
-        ``patience_seconds``: how long a job tries again after the server was lost."""
-        self.engine = engine
+        """``profile``: (rows, seconds) of a step, as `slipstream.stock.trial` measured it."""
+        self.engine = server.engine
         self.served = served
         self.hinting = HintScheduler(limits, profile, 1)
         self.step_count = 0
-        self._facts = facts
-        self._patience = patience_seconds
-        self._chooser = Chooser(engine, facts, served.model.vocabulary_size)
+        self.server = server
+        self._chooser = Chooser(server.engine, server.facts, served.model.vocabulary_size)
         self._clock = StepClock(profile, on_step)
         # Twice as many: a closed sequence keeps its page until its job has ended.
         self._cache = SequenceCache(PagePool(2 * most_sequences), served.context_length + 1)
         self._hinted: dict[Job, asyncio.Event] = {}
-        self._is_lost = False
-        self._connecting = asyncio.Lock()
 
     async def run(self, job: Job, on_parts: OnParts) -> None:
         """Take steps until the job is done. EngineLostError if the server stays away for longer
@@ -103,6 +93,7 @@ class StockSteps:
             if append is None and (append := await self._next_append(job)) is None:
                 continue
             try:
+                await self.server.check()
                 if append.wanted == 1 and not append.scored and isinstance(job, RunJob):
                     streamed, append = append, None  # what a stream has brought is recorded already
                     done = await self._stream(job, streamed, on_parts)
@@ -112,32 +103,10 @@ class StockSteps:
             except EngineLostError as error:
                 if length != len(job.sequence) or lost_since is None:  # it has made progress
                     lost_since, length = time.monotonic(), len(job.sequence)
-                await self._wait_for_engine(error, lost_since)
+                await self.server.wait(error, lost_since)
                 continue
             if done:
                 return
-
-    async def _wait_for_engine(self, error: EngineLostError, since: float) -> None:
-        """Wait a moment and connect again. Raises the error if patience is over."""
-        if time.monotonic() - since >= self._patience:
-            raise error
-        if not self._is_lost:
-            log.warning("%s; running turns wait for it up to %g s", error, self._patience)
-        self._is_lost = True
-        await asyncio.sleep(_RETRY_SECONDS)
-        async with self._connecting:
-            if not self._is_lost:
-                return
-            try:
-                facts = await self.engine.connect()
-            except EngineLostError:
-                return
-            if facts != self._facts:
-                raise EngineRefusedError(
-                    f"the stock engine came back as another one ({facts}, before {self._facts}): start the verifier again"
-                )
-            self._is_lost = False
-            log.info("%s is back", facts.engine)
 
     async def _next_append(self, job: Job) -> Append | None:
         """Return the next step's part of a job; None if it waited for a hint and has to look
@@ -193,7 +162,7 @@ class StockSteps:
                 append = self._append(job)
                 rows, started = self._rows(append), time.monotonic()
         if not told:
-            raise EngineRefusedError(f"{self._facts.engine} has ended its answer without a token")
+            raise EngineRefusedError(f"{self.server.facts.engine} has ended its answer without a token")
         return False
 
     def _has_better(self, job: RunJob) -> bool:
@@ -207,8 +176,9 @@ class StockSteps:
         hint = tokens[len(tokens) - append.wanted + 1 :]
         known = tokens[: len(tokens) - len(hint)]
         rows, started = self._rows(append), time.monotonic()
+        wanted = self._chooser.first_wanted(rows, top_count)
         scores = await self._scores(append, known)
-        found = await self.engine.score(Ask(known, hint, self._chooser.first_wanted(rows, top_count)))
+        found = await self.engine.score(Ask(known, hint, wanted))
         answer = Appended([], scores)
         for index, (row, stock_row) in enumerate(zip(rows, found, strict=True)):
             choice = await self._chooser.choose(stock_row, row, tokens[: row.position], top_count)

@@ -139,7 +139,7 @@ class StockThread:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._steps.engine.close()
+        await self._steps.server.close()
         self.failure = None
 
     def _admit(self, job: Job) -> None:

@@ -7,10 +7,12 @@ import asyncio
 import time
 from collections.abc import Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
 
+from slipstream.sampling.kernel import Floats32
 from slipstream.sampling.partial.known import Wanted
 from slipstream.stock.protocol import Ask, StockEngine, StockFacts, StockRow
 
@@ -21,11 +23,50 @@ _ROW_COUNTS = (2, 8, 16)
 """Rows of the questions that are timed."""
 
 _TRIALS = 3
+_COMPARED = 3
+"""Hint tokens of the question whose rows are compared later."""
+_LEAST_TOLERANCE, _NOISES = 0.2, 4.0
+"""In log-probabilities, and in noises of the trial. A mean has far less noise than the largest
+difference, and other weights move the less likely tokens by more."""
 _STREAMED = 8
 
 
-async def differing_bits(engine: StockEngine, facts: StockFacts, tokens: Sequence[int]) -> str:
-    """Return a sentence for people: what a trial has found about bits in a batch.
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Rows of a text at the start of a verifier, and how far they depend on the batch."""
+
+    ask: Ask
+    rows: tuple[StockRow, ...]
+    noise: float
+    """Largest difference between log-probabilities of a row alone and in a batch."""
+
+    def sentence(self, engine: str) -> str:
+        """Return what was found about bits in a batch, for people."""
+        found = f"differ by up to {self.noise:.1g}" if self.noise else "were equal in a trial at start"
+        return (
+            f"{engine} does not promise that a row has equal bits in every batch: log-probabilities {found}. "
+            "A text may change where two tokens come as near to each other."
+        )
+
+    @property
+    def tolerance(self) -> float:
+        """Return the most that the same weights may be away from these rows."""
+        return max(_LEAST_TOLERANCE, _NOISES * self.noise)
+
+    async def distance(self, engine: StockEngine) -> float:
+        """Return how far a server's rows are from these now: the mean difference between
+        log-probabilities, and the least of several looks if it is large."""
+        least = np.inf
+        for _ in range(_TRIALS):
+            rows = await engine.score(self.ask)
+            least = min(least, float(np.mean([_apart(*pair) for pair in zip(self.rows, rows, strict=True)])))
+            if least <= self.tolerance:
+                break
+        return least
+
+
+async def try_bits(engine: StockEngine, facts: StockFacts, tokens: Sequence[int]) -> Trial:
+    """Return a trial of the server's bits.
 
     Each prefix of ``tokens`` is asked for alone, then all at once, then as the rows of one
     question.
@@ -38,17 +79,27 @@ async def differing_bits(engine: StockEngine, facts: StockFacts, tokens: Sequenc
     rows = await engine.score(Ask(tokens[:first], tokens[first:last], wanted))
     in_rows = [rows[end - first] for end in ends]
     pairs = [*zip(alone, batch, strict=True), *zip(alone, in_rows, strict=True)]
-    largest = max(_difference(one, other) for one, other in pairs)
-    found = f"differ by up to {largest:.1g}" if largest else "were equal in a trial at start"
-    return (
-        f"{facts.engine} does not promise that a row has equal bits in every batch: log-probabilities {found}. "
-        "A text may change where two tokens come as near to each other."
-    )
+    split = max(first, last - _COMPARED)
+    compared = Ask(tokens[:split], tokens[split:last], wanted)
+    return Trial(compared, tuple(rows[split - first :]), max(_difference(one, other) for one, other in pairs))
 
 
 def _difference(one: StockRow, other: StockRow) -> float:
-    both, at, other_at = np.intersect1d(one.known.token_ids, other.known.token_ids, return_indices=True)
-    return float(np.abs(one.known.logprobs[at] - other.known.logprobs[other_at]).max()) if len(both) else np.inf
+    differences = _differences(one, other)
+    return float(differences.max()) if len(differences) else np.inf
+
+
+def _apart(one: StockRow, other: StockRow) -> float:
+    """Return the mean difference of two rows; infinity if they list other tokens."""
+    differences = _differences(one, other)
+    return float(differences.mean()) if 2 * len(differences) >= len(one.known.token_ids) else np.inf
+
+
+def _differences(one: StockRow, other: StockRow) -> Floats32:
+    """Return the differences of tokens that both rows list."""
+    _, at, other_at = np.intersect1d(one.known.token_ids, other.known.token_ids, return_indices=True)
+    differences: Floats32 = np.abs(one.known.logprobs[at] - other.known.logprobs[other_at])
+    return differences
 
 
 async def measure_steps(engine: StockEngine, tokens: Sequence[int]) -> list[tuple[int, float]]:

@@ -18,11 +18,14 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
+import numpy as np
+
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.sampling.partial.known import PartialRow, Wanted
-from slipstream.stock.openai_http import EngineHttp
-from slipstream.stock.protocol import Ask, EngineRefusedError, StockFacts, StockRow
+from slipstream.stock.openai_http import EngineHttp, is_failure, readable, shown
+from slipstream.stock.protocol import Ask, EngineLostError, EngineRefusedError, StockFacts, StockRow
 from slipstream.stock.token_probe import TokenProbe
+from slipstream.stock.vllm_models import find_model
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +38,9 @@ _LEAST_LOGPROB = -9999.0
 _NO_PREFIXES = 'enable_prefix_caching="False"'
 """A label of vLLM's metric of its cache."""
 
+_MOST_MASS = 1.01
+"""Most that the probabilities of a row may sum to, by rounding."""
+
 _MARK = "token_id:"
 _ALLOWED = re.compile(r"max allowed: (\d+)")
 _COMPLETIONS = "/v1/completions"
@@ -43,24 +49,23 @@ _COMPLETIONS = "/v1/completions"
 class Vllm:
     """A running vLLM server."""
 
-    def __init__(self, http: EngineHttp, *, model: str, vocabulary_size: int, probe: TokenProbe) -> None:
-        """``model`` is the directory or hub id that the server has to serve."""
+    def __init__(
+        self, http: EngineHttp, *, model: str, served_as: str = "", vocabulary_size: int, probe: TokenProbe
+    ) -> None:
+        """``model`` is the directory or hub id that the server has to serve, and ``served_as`` the
+        name that it gives it; empty: any."""
         self._http = http
         self._name = model
+        self._served_as = served_as
         self._vocabulary_size = vocabulary_size
         self._probe = probe
         self._served = ""
 
     async def connect(self) -> StockFacts:
         version = str((await self._http.json("/version")).get("version", "of an unknown version"))
-        models = (await self._http.json("/v1/models")).get("data", [])
-        found = next((each for each in models if self._name in (each.get("id"), each.get("root"))), None)
-        if found is None and len(models) == 1:
-            found = models[0]
-        if found is None or not isinstance(found.get("max_model_len"), int):
-            names = ", ".join(str(each.get("id")) for each in models)
-            raise UnsupportedModelError(f"vLLM serves {names or 'no model'}, and --model is {self._name}")
-        self._served = str(found["id"])
+        answer = await self._http.json("/v1/models")
+        with readable("vLLM's list of models"):
+            self._served, length = find_model(answer["data"], self._name, self._served_as)
         lacks = await self._probe.compare(self._http, "vLLM", self._served, self._name)
         most, takes_ids = await self._limits()
         if not takes_ids:
@@ -74,7 +79,7 @@ class Vllm:
         return StockFacts(
             f"vLLM {version}",
             self._served,
-            found["max_model_len"] - 1,  # of which a prompt may have all but one
+            length - 1,  # of which a prompt may have all but one
             most,
             _MOST_IDS if takes_ids else 0,
             ids_come_apart=True,
@@ -82,30 +87,24 @@ class Vllm:
         )
 
     async def score(self, ask: Ask) -> list[StockRow]:
-        prompts = [[*ask.tokens, *ask.hint[:count]] for count in range(len(ask.hint) + 1)]
-        body = self._body(prompts, 1, ask.wanted)
-        answer = await self._http.json(_COMPLETIONS, body)
-        try:
-            choices = sorted(answer["choices"], key=lambda choice: choice["index"])
-            rows = [self._row(choice["logprobs"], 0, ask.wanted) for choice in choices]
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            raise EngineRefusedError(f"vLLM's answer cannot be read: {error!r}") from error
-        if len(rows) != len(prompts):
-            raise EngineRefusedError(f"vLLM has answered {len(rows)} of {len(prompts)} prompts")
-        return rows
+        count = len(ask.hint) + 1
+        answer = await self._http.json(_COMPLETIONS, self._body(ask.tokens, 1, ask.wanted, ask.hint))
+        with readable("vLLM's answer"):
+            choices = {choice["index"]: choice for choice in answer["choices"]}
+            if choices.keys() != {*range(count)}:
+                raise EngineRefusedError(f"vLLM has answered {len(choices)} of {count} prompts")
+            return [self._row(choices[at]["logprobs"], 0, ask.wanted) for at in range(count)]
 
     async def score_tail(self, tokens: Sequence[int], count: int, likeliest: int) -> list[PartialRow]:
-        body = self._body([list(tokens)], 1, Wanted(1)) | {"prompt_logprobs": likeliest}
+        body = self._body(tokens, 1, Wanted(1), prompt_logprobs=likeliest)
         answer = await self._http.json(_COMPLETIONS, body)
-        try:
+        with readable("vLLM's prompt_logprobs"):
             rows = answer["choices"][0]["prompt_logprobs"][len(tokens) - count :]
             return [self._scored(row, token) for row, token in zip(rows, tokens[-count:], strict=True)]
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            raise EngineRefusedError(f"vLLM's prompt_logprobs cannot be read: {error!r}") from error
 
     async def continue_greedily(self, tokens: Sequence[int], count: int, likeliest: int) -> AsyncGenerator[StockRow]:
         wanted = Wanted(likeliest)
-        body = self._body([list(tokens)], count, wanted) | {"stream": True, "stream_interval": 1}
+        body = self._body(tokens, count, wanted, stream=True, stream_interval=1)
         async with aclosing(self._http.events(_COMPLETIONS, body)) as events:
             async for data in events:
                 for row in self._streamed(data, wanted):
@@ -114,11 +113,13 @@ class Vllm:
     async def close(self) -> None:
         await self._http.close()
 
-    def _body(self, prompts: list[list[int]], count: int, wanted: Wanted) -> dict[str, Any]:
-        """Return a request. It states every sampling field: else vLLM takes the model's own."""
-        body = {
+    def _body(
+        self, tokens: Sequence[int], count: int, wanted: Wanted, hint: Sequence[int] = (), **more: object
+    ) -> bytes:
+        """Return a request with the prompts after ``tokens`` and after each token of ``hint``. It
+        states every sampling field: else vLLM takes the model's own."""
+        body: dict[str, object] = {
             "model": self._served,
-            "prompt": prompts,
             "max_tokens": count,
             "logprobs": max(1, wanted.likeliest_count),
             "return_tokens_as_token_ids": True,
@@ -131,22 +132,21 @@ class Vllm:
             "presence_penalty": 0,
             "frequency_penalty": 0,
             "ignore_eos": True,
+            **more,
         }
         if _are_ids_wanted(wanted):
             body["logprob_token_ids"] = [*wanted.token_ids]
-        return body
+        return f'{{"prompt": {_prompts(tokens, hint)}, {json.dumps(body)[1:]}'.encode()
 
     def _streamed(self, data: str, wanted: Wanted) -> list[StockRow]:
-        try:
+        with readable("vLLM's stream"):
             event = json.loads(data)
-            if "error" in event:
-                raise EngineRefusedError(f"vLLM ends its answer with: {event['error']}")
+            if (error := event.get("error")) is not None:
+                raise _ended_by(error)
             logprobs = event["choices"][0]["logprobs"] if event["choices"] else None
             return (
                 [] if logprobs is None else [self._row(logprobs, at, wanted) for at in range(len(logprobs["tokens"]))]
             )
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            raise EngineRefusedError(f"vLLM's stream cannot be read: {error!r}") from error
 
     def _row(self, logprobs: Any, at: int, wanted: Wanted) -> StockRow:
         token = _token_of(logprobs["tokens"][at])
@@ -171,12 +171,15 @@ class Vllm:
         """Return how many likeliest tokens a row can have, and whether ids can be asked for."""
         most = self._vocabulary_size
         try:
-            await self.score(Ask([0], (), Wanted(most)))
+            (row,) = await self.score(Ask([0], (), Wanted(most)))
         except EngineRefusedError as error:
             said = _ALLOWED.search(str(error))
             if said is None:
                 raise UnsupportedModelError(f"vLLM cannot be used: {error}") from error
             most = int(said[1])
+        else:
+            most = row.known.likeliest_count
+            _check_mass(row.known)
         if most < 1:
             raise UnsupportedModelError("vLLM lists no log-probabilities: start it with --max-logprobs -1")
         try:
@@ -184,6 +187,32 @@ class Vllm:
         except EngineRefusedError:
             return most, False
         return most, rows[0].known.knows(0) and rows[0].known.knows(1)
+
+
+def _ended_by(error: Any) -> Exception:
+    """Return the error of a stream that its server ends in the middle, as it does if its engine
+    dies."""
+    message = f"vLLM ends its answer with: {shown(str(error))}"
+    code = error.get("code") if isinstance(error, dict) else None
+    return EngineLostError(message) if isinstance(code, int) and is_failure(code) else EngineRefusedError(message)
+
+
+def _check_mass(row: PartialRow) -> None:
+    """Check that a row is one of log-probabilities. UnsupportedModelError if it is not."""
+    mass = float(np.exp(row.logprobs.astype(np.float64)).sum())
+    if mass > _MOST_MASS or (row.is_complete and mass < 1 / _MOST_MASS):
+        raise UnsupportedModelError(
+            f"vLLM's numbers are no log-probabilities (their probabilities sum to {mass:.3g}): start it with "
+            "--logprobs-mode raw_logprobs, which is its default"
+        )
+
+
+def _prompts(tokens: Sequence[int], hint: Sequence[int]) -> str:
+    """Return the prompts as JSON. The tokens that they share may be many, and are encoded once."""
+    shared = json.dumps([*tokens])[:-1]
+    return (
+        f"[{', '.join(shared + ''.join(f', {token}' for token in hint[:end]) + ']' for end in range(len(hint) + 1))}]"
+    )
 
 
 def _are_ids_wanted(wanted: Wanted) -> bool:

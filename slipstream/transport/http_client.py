@@ -29,6 +29,13 @@ class RequestError(Exception):
         self.message = message
 
 
+class NotJsonError(RequestError):
+    """An answer whose body is no JSON."""
+
+    def __init__(self) -> None:
+        super().__init__("not JSON")
+
+
 class _StaleError(Exception):
     """The server closed a kept connection before it read the request."""
 
@@ -75,12 +82,12 @@ class Response:
                 yield bytes(event.data)
 
     async def json(self) -> Any:
-        """Return the whole body, read as JSON. RequestError if it is none."""
+        """Return the whole body, read as JSON. NotJsonError if it is none."""
         body = b"".join([part async for part in self.parts()])
         try:
             return json.loads(body)
         except ValueError:
-            raise RequestError("not JSON") from None
+            raise NotJsonError from None
 
     async def error(self) -> RequestError:
         """Return the error of a body in OpenAI's format, or of any other."""
@@ -160,9 +167,9 @@ class HttpClient:
 
     @asynccontextmanager
     async def request(self, path: str, body: object | None = None) -> AsyncIterator[Response]:
-        """Send a request, with POST if it has a body. RequestError if there is no answer, and if
-        the body breaks off."""
-        content = b"" if body is None else json.dumps(body).encode()
+        """Send a request, with POST if it has a body: JSON as bytes, or what is made JSON.
+        RequestError if there is no answer, and if the body breaks off."""
+        content = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         connection, head = await self._answered(path, content)
         kept = False
         try:

@@ -21,7 +21,7 @@ def bearer(token: str) -> str:
     return f"Bearer {token}"
 
 
-def bearer_of_file(flag: str, path: str) -> str:
+def bearer_of_file(flag: str, path: str, least_length: int = LEAST_TOKEN_LENGTH) -> str:
     """Return the value of TOKEN_KEY for the token in a file. FileError, also if the token is too
     short."""
     try:
@@ -31,15 +31,16 @@ def bearer_of_file(flag: str, path: str) -> str:
         raise FileError(
             f"{flag} {path} has to hold a token: one or more printable ASCII characters without spaces"
         ) from error
-    if len(token) < LEAST_TOKEN_LENGTH:
+    if len(token) < least_length:
         raise FileError(
-            f"{flag} {path} has to hold a token of at least {LEAST_TOKEN_LENGTH} characters, and holds {len(token)}: make one "
+            f"{flag} {path} has to hold a token of at least {least_length} characters, and holds {len(token)}: make one "
             "with `openssl rand -hex 32`"
         )
     return said
 
 
-def reloaded_bearer(flag: str, path: str) -> Reloaded[str]:
+def reloaded_bearer(flag: str, path: str, *, least_length: int = LEAST_TOKEN_LENGTH) -> Reloaded[str]:
     """Return the bearer value of a token file, which is checked for changes at every call. An old
-    token is invalid as soon as the file changes. FileError."""
-    return Reloaded([path], lambda: bearer_of_file(flag, path), look_seconds=0)
+    token is invalid as soon as the file changes. ``least_length``: 1 for a token that another
+    server chooses. FileError."""
+    return Reloaded([path], lambda: bearer_of_file(flag, path, least_length), look_seconds=0)
