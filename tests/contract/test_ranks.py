@@ -35,9 +35,9 @@ class Group:
 
 
 @contextmanager
-def started(patience: float = 60.0) -> Iterator[Group]:
+def started(patience: float = 60.0, stderr: int = subprocess.STDOUT) -> Iterator[Group]:
     command = [sys.executable, str(SCRIPT), str(patience), "wait"]
-    leader = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    leader = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
     group = Group(leader, [])
     try:
         assert leader.stdout is not None
@@ -63,6 +63,13 @@ def test_a_rank_that_is_killed_ends_the_group_with_one_line() -> None:
     with started() as group:
         group.ranks[2].kill()
         assert group.end() == (1, "verifier: rank 2 ended with signal 9 (SIGKILL): the group ends\n")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device here is always full")
+def test_a_disk_that_is_full_of_logs_keeps_no_group_alive() -> None:
+    with Path("/dev/full").open("w") as full, started(stderr=full.fileno()) as group:
+        group.ranks[2].kill()
+        assert group.end()[0] == 1
 
 
 def test_a_rank_that_is_frozen_ends_the_group_with_one_line() -> None:

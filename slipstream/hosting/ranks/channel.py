@@ -29,7 +29,7 @@ class RankEnd:
 
     def report_failure(self, reason: str) -> None:
         """Tell rank 0 why this rank ends."""
-        self._send(FAILED + reason.encode())
+        self._send(FAILED + reason.encode(errors="replace"))
 
     def _answer(self) -> None:
         try:

@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from slipstream.errors import SlipstreamError
 from slipstream.hosting.ranks.channel import channel_to_rank_0
+from slipstream.hosting.ranks.ending import end_now
 from slipstream.hosting.ranks.place import CHANNEL
 from slipstream.parent import end_with
 
@@ -29,9 +30,7 @@ def follow_rank_0(name: str, work: Callable[[], None]) -> None:
         end_with(os.getppid(), signal.SIGKILL)
 
     def leave(status: int, line: str) -> None:
-        if line:
-            sys.stderr.write(f"{name}: {line}\n")
-        os._exit(status)  # a collective that waits for a rank cannot be interrupted
+        end_now(status, line and f"{name}: {line}")
 
     channel = channel_to_rank_0(os.environ, leave)
     try:

@@ -13,6 +13,7 @@ from multiprocessing.connection import Pipe
 from types import TracebackType
 
 from slipstream.hosting.ranks.channel import END
+from slipstream.hosting.ranks.ending import end_now
 from slipstream.hosting.ranks.place import CHANNEL, Place
 from slipstream.hosting.ranks.watch import RankWatch, WatchedRank
 
@@ -88,15 +89,13 @@ class LocalRanks:
         self._watch = RankWatch(self._ranks, self._patience, self._on_lost)
 
     def _on_lost(self, line: str) -> None:
-        """End this process at once: a collective that waits for a lost rank cannot be
-        interrupted."""
-        sys.stderr.write(f"{self._name}: {line}\n")  # in one piece, for the ranks write there too
+        """End the other ranks, and this process."""
         for rank in self._ranks:
             rank.process.kill()
         for rank in self._ranks:
             with suppress(subprocess.TimeoutExpired):
                 rank.process.wait(_KILLED_SECONDS)
-        os._exit(1)
+        end_now(1, f"{self._name}: {line}")
 
     def _end(self, patience: float) -> None:
         if self._watch is not None:

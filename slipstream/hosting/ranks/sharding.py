@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -87,6 +88,8 @@ def _load(settings: ModelServiceSettings, name: str, exact: bool, place: Place) 
     threads = settings.threads or default_threads(place.local_size)
     torch.set_num_threads(threads)
     choose_with(threads)
+    meeting = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+    log.info("rank %d of %d waits for the others at %s:%s", place.rank, place.size, *meeting)
     group = RankGroup.join(device=settings.device, start_timeout=_START_SECONDS, step_timeout=_STEP_SECONDS)
     log.info("loading part %d of %d of %s as %s on %s", place.rank, place.size, name, settings.dtype, group.device)
     part = load_part(
