@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from slipstream.planning.devices import MOST_DEVICES, Group
-from slipstream.planning.formats import FORMATS
+from slipstream.planning.formats import FORMATS, GGUF_FORMATS, STOCK_FORMATS
 from slipstream.planning.placing import PAGE, Pair, placements
 from slipstream.planning.plan import Chosen, Plan, Question
 from slipstream.planning.steps import PlannedModel
@@ -60,8 +60,8 @@ def _pair_lines(pair: Pair) -> Iterator[str]:
     target, draft = pair.target.shape, pair.draft.shape
     if target.vocabulary_size != draft.vocabulary_size:
         yield (
-            f"the vocabularies differ ({target.vocabulary_size} and {draft.vocabulary_size}): a pair needs one "
-            "tokenizer, and only padding may differ"
+            f"the vocabularies differ ({target.vocabulary_size} and {draft.vocabulary_size}): unless only padding does, "
+            "the draft service translates its hints by their text"
         )
     if pair.draft.weight_bytes >= pair.target.weight_bytes:
         yield "the draft has no fewer bytes than the target"
@@ -71,6 +71,7 @@ def _way_lines(question: Question, way: Chosen) -> Iterator[str]:
     pair, place, count = question.pair, way.placement, question.session_count
     if place.target.rank_count > 1 and not pair.target.shape.is_divided:
         yield f"{place}: only a stock engine divides a {pair.target.shape.family} among ranks"
+    yield from _bits_lines(way)
     target, draft = [
         site.step_seconds(count, count, pair.context, pair.assumed) for site in (place.target, place.draft)
     ]
@@ -91,6 +92,20 @@ def _way_lines(question: Question, way: Chosen) -> Iterator[str]:
         at = "" if place.is_shared else " at {:g} ms"
         lines = [f"up to acceptance {most:g}{at.format(trip * 1e3)}" for trip, most in poor.items()]
         yield f"{place}: hints do not pay {', '.join(lines)}"
+
+
+def _bits_lines(way: Chosen) -> Iterator[str]:
+    """Yield a line for each model whose bits Slipstream's own engines do not compute there."""
+    place = way.placement
+    for role, site in (("target", place.target), ("draft", place.draft)):
+        name = site.model.format.name
+        if name in GGUF_FORMATS and not site.device.is_cpu:
+            yield f"{place}: Slipstream serves GGUF files on CPUs only, and the {role} is one ({name})"
+        elif name in STOCK_FORMATS and role == "target":
+            yield (
+                f"only a stock engine computes a target in {name}; for Slipstream's own engines `slipstream dequantise` "
+                "makes it bfloat16, so plan with --target-dtype bfloat16"
+            )
 
 
 def _plain_lines(plan: Plan) -> Iterator[str]:

@@ -29,6 +29,7 @@ def assumptions_of(plan: Plan) -> list[str]:
         f"Acceptance is the same at every token. Where the draft's first choice is wrong, its second is right in "
         f"{usual.second_share:.0%}. Temperature does not matter here.",
         *_grouped(question.session_count),
+        *_latent(plan),
         *_published(plan),
         "A round trip is that from the draft to the target. A draft on the target's device has none, takes turns with "
         "it, and works only while trials show that it pays.",
@@ -41,6 +42,18 @@ def _grouped(session_count: int) -> list[str]:
     if simulated == session_count:
         return []
     return [f"{simulated} sessions are simulated. Each stands for {session_count / simulated:.1f}, which guess alike."]
+
+
+def _latent(plan: Plan) -> list[str]:
+    """Return what ranks of a stock engine keep of each token, where it differs from the table."""
+    target = plan.question.pair.target
+    if not target.shape.latent_values:
+        return []
+    kept = target.shape.latent_values * target.format.kv_bytes / 1024
+    return [
+        f"Slipstream's own engine keeps expanded keys and values of {target.shape.name}, as the table says. Ranks are a "
+        f"stock engine's: each keeps the latent vectors, {kept:.0f} KiB of a token."
+    ]
 
 
 def _published(plan: Plan) -> list[str]:

@@ -1,4 +1,4 @@
-"""Count a model's parameters by its configuration. Pure.
+"""Count a model's parameters by its configuration. Pure but for a table in the package.
 
 A family is one of transformers' model types. What it has beside the matrices that all decoders have
 is one entry of `FAMILIES`. Tests compare the counts with transformers' own models.
@@ -6,8 +6,10 @@ is one entry of `FAMILIES`. Tests compare the counts with transformers' own mode
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from slipstream.planning.errors import PlanError
@@ -103,6 +105,8 @@ FAMILIES = {
 _MOST = 10**9
 """More than any number of a model's configuration."""
 
+_MOST_LAYERS = 10_000
+
 _EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")
 """Entries that may have the number of a layer's routed experts."""
 
@@ -117,28 +121,31 @@ class Decoder:
         """PlanError if the model type is not known or a number is missing. ``name`` begins the
         message."""
         self._name = name
-        self.model_type = str(config.get("model_type"))
         text = config.get("text_config")
+        if not isinstance(text, Mapping) and not config.get("model_type"):
+            raise PlanError(f"{name}: its configuration names no model_type; give a model's config.json")
+        self.model_type = str(config.get("model_type"))
         if isinstance(text, Mapping):  # a multimodal model's decoder
             self.model_type = str(text.get("model_type") or f"{self.model_type}_text")
-            config = {**text, "tie_word_embeddings": config.get("tie_word_embeddings", text.get("tie_word_embeddings"))}
+            is_tied = config.get("tie_word_embeddings", text.get("tie_word_embeddings"))
+            config = {**_left_out(self.model_type), **text, "tie_word_embeddings": is_tied}
         if self.model_type not in FAMILIES:
             known = ", ".join(sorted(FAMILIES))
             raise PlanError(f"{name}: model type {self.model_type!r} cannot be planned with; known are {known}")
         self.config, self.family = config, FAMILIES[self.model_type]
         self.hidden_size = self.number("hidden_size")
-        self.layer_count = self.number("num_hidden_layers")
+        self.layer_count = self.number("num_hidden_layers", most=_MOST_LAYERS)
         self.head_count = self.number("num_attention_heads")
         self.kv_head_count = self._or("num_key_value_heads", self.head_count)
         self.head_size = self._or("head_dim", self.family.head_size or max(1, self.hidden_size // self.head_count))
         self.vocabulary_size = self.number("vocab_size")
 
-    def number(self, key: str, default: int | None = None) -> int:
+    def number(self, key: str, default: int | None = None, most: int = _MOST) -> int:
         """Return a whole number of the configuration. PlanError if there is none above 0."""
         value = self.config.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST:
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
             said = f"{self._name}: {key} is {_short(value)} in its configuration"
-            raise PlanError(f"{said}, not a whole number from 1 to {_MOST}")
+            raise PlanError(f"{said}, not a whole number from 1 to {most}")
         return value
 
     def _or(self, key: str, default: int) -> int:
@@ -168,6 +175,12 @@ class Decoder:
     def query_size(self) -> int:
         """Entries of all query heads of a layer."""
         return self.head_count * (self._latent_sizes()[0] if self.is_latent else self.head_size)
+
+    @property
+    def latent_values(self) -> int:
+        """Entries of a token's latent vectors in all layers (MLA); 0 if there are none."""
+        each = self.number("kv_lora_rank") + self.number("qk_rope_head_dim") if self.is_latent else 0
+        return self.layer_count * each
 
     def kv_layers(self) -> list[KvLayers]:
         """Return the attention layers by their window. MLA's keys and values count expanded, as the
@@ -265,6 +278,14 @@ class Decoder:
             shared = self._mlp(number * self.number(self.family.expert_size))[0]
         router = count * hidden + (count if bias else 0)
         return count * one, shared, small + count * bias + router
+
+
+def _left_out(model_type: str) -> Config:
+    """Return transformers' values of the entries that a configuration may leave out where it is a
+    part of another: only what differs from them is saved there."""
+    content = tomllib.loads(Path(__file__).with_name("defaults.toml").read_text(encoding="utf-8"))
+    found: Config = content.get(model_type, {})
+    return found
 
 
 def _short(value: Any) -> str:

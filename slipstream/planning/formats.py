@@ -78,6 +78,13 @@ FORMATS = {
 """Formats by name. Keys and values stay in 16 bits beside quantised weights."""
 
 
+GGUF_FORMATS = ("gguf", "q8_0", "q4_k_m")
+"""Formats of GGUF files."""
+
+STOCK_FORMATS = ("fp8", "int4", "mxfp4")
+"""Formats in which only a stock engine computes a target. A draft may have them."""
+
+
 def format_of(shape: ModelShape, given: str | None, flag: str) -> Format:
     """Return the format of a model's weights: the one given, or else the stored one. PlanError,
     which names the flag, if the model cannot have it."""

@@ -118,6 +118,7 @@ def _of_config(config: Mapping[str, Any], name: str, source: str) -> ModelShape:
             source=source,
             weights=decoder.weights(),
             layers=decoder.kv_layers(),
+            latent_values=decoder.latent_values,
             kv_head_count=decoder.kv_head_count,
             head_count=decoder.head_count,
             hidden_size=decoder.hidden_size,
@@ -135,7 +136,7 @@ def _of_config(config: Mapping[str, Any], name: str, source: str) -> ModelShape:
 
 def _format(config: Mapping[str, Any], name: str) -> str:
     """Return the format of the weights that a checkpoint stores."""
-    said = config.get("quantization_config")
+    said = config.get("quantization_config") or (config.get("text_config") or {}).get("quantization_config")
     if not said:
         return "bfloat16"
     method = said.get("quant_method")

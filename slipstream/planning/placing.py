@@ -23,9 +23,10 @@ class Pair:
     """Tokens of each session."""
     assumed: Assumptions
 
-    def session_bytes(self, model: PlannedModel) -> int:
-        """Return the KV bytes of one session, in whole pages."""
-        return math.ceil(self.context / PAGE) * PAGE * model.kv_bytes_per_token
+    def session_bytes(self, model: PlannedModel, rank_count: int = 1) -> float:
+        """Return the KV bytes of one session on each rank, in whole pages."""
+        kept = model.shape.kv_values_kept(rank_count) * model.format.kv_bytes
+        return math.ceil(self.context / PAGE) * PAGE * kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ def _shared(pair: Pair, target: Site) -> Placement:
     draft = Site(pair.draft, target.device)
     room = _room(pair, target)
     first = room - pair.draft.rank_bytes(1) - pair.assumed.workspace_bytes
-    for_target, for_draft = pair.session_bytes(pair.target) / target.rank_count, pair.session_bytes(pair.draft)
+    for_target, for_draft = pair.session_bytes(pair.target, target.rank_count), pair.session_bytes(pair.draft)
     count = _count(first, for_target + for_draft)
     if target.rank_count > 1:
         count = min(count, _count(room, for_target))
@@ -99,7 +100,7 @@ def _shared(pair: Pair, target: Site) -> Placement:
 
 def _apart(pair: Pair, target: Site, draft: Site) -> Placement:
     rooms = _room(pair, target), _room(pair, draft)
-    needs = pair.session_bytes(pair.target) / target.rank_count, pair.session_bytes(pair.draft)
+    needs = pair.session_bytes(pair.target, target.rank_count), pair.session_bytes(pair.draft)
     count = min(_count(room, need) for room, need in zip(rooms, needs, strict=True))
     return Placement(target, draft, False, count, *rooms)
 

@@ -64,6 +64,9 @@ class ModelShape:
     experts_per_token: int = 0
     is_divided: bool = False
     """True if Slipstream's own engine divides it among ranks. Otherwise a stock engine has to."""
+    latent_values: int = 0
+    """Entries of a token's latent vectors in all layers (MLA). A stock engine keeps them, whole on
+    each rank, in place of keys and values."""
     file_bytes: int | None = None
     """Bytes of the weights in a file that is given; None where a format says it."""
 
@@ -78,12 +81,25 @@ class ModelShape:
         sliding window too."""
         return sum(layers.layer_count * layers.values_per_token for layers in self.layers)
 
-    def kv_values_read(self, context: int) -> int:
-        """Return the entries of keys and values that one step of a sequence reads."""
-        return sum(
-            layers.layer_count * layers.values_per_token * min(context, layers.window or context)
-            for layers in self.layers
+    def kv_values_read(self, context: int, rank_count: int = 1) -> float:
+        """Return the entries of keys and values that one step of a sequence reads on each rank."""
+        if self.keeps_latent(rank_count):
+            return self.latent_values * context
+        return (
+            sum(
+                layers.layer_count * layers.values_per_token * min(context, layers.window or context)
+                for layers in self.layers
+            )
+            / rank_count
         )
+
+    def kv_values_kept(self, rank_count: int) -> float:
+        """Return the entries of a token's keys and values that each rank keeps."""
+        return self.latent_values if self.keeps_latent(rank_count) else self.kv_values_per_token / rank_count
+
+    def keeps_latent(self, rank_count: int) -> bool:
+        """Return whether ranks keep latent vectors: those of a stock engine do."""
+        return bool(self.latent_values) and rank_count > 1 and not self.is_divided
 
     def expert_share(self, row_count: int) -> float:
         """Return the expected share of the experts that some row of a step is routed to. Rows are

@@ -80,11 +80,7 @@ class Site:
     def step_seconds(self, row_count: int, session_count: int, context: int, assumed: Assumptions) -> float:
         """Return the seconds of a forward of rows of some sessions, each of which has so many
         tokens."""
-        model, ranks, device = self.model, self.rank_count, self.device
-        read = model.format.read_bytes(model.shape.weights, model.shape.expert_share(row_count))
-        kv = min(session_count, row_count) * model.shape.kv_values_read(context) * model.format.kv_bytes
-        memory = (read + kv) / ranks / (device.bandwidth * assumed.bandwidth_share)
-        processor = model.operations(row_count, context) / ranks / (device.flops * assumed.flops_share)
+        memory, processor = self._seconds(row_count, session_count, context, assumed)
         return max(memory, processor) + self._collective_seconds(row_count)
 
     def profile(
@@ -98,11 +94,19 @@ class Site:
 
     def is_compute_bound(self, row_count: int, session_count: int, context: int, assumed: Assumptions) -> bool:
         """Return whether a step of so many rows waits for the processor and not for the memory."""
-        model = self.model
-        read = model.format.read_bytes(model.shape.weights, model.shape.expert_share(row_count))
-        kv = min(session_count, row_count) * model.shape.kv_values_read(context) * model.format.kv_bytes
-        memory = (read + kv) / (self.device.bandwidth * assumed.bandwidth_share)
-        return model.operations(row_count, context) / (self.device.flops * assumed.flops_share) > memory
+        memory, processor = self._seconds(row_count, session_count, context, assumed)
+        return processor > memory
+
+    def _seconds(self, row_count: int, session_count: int, context: int, assumed: Assumptions) -> tuple[float, float]:
+        """Return the seconds of the memory and of the processor of one rank."""
+        model, shape, ranks = self.model, self.model.shape, self.rank_count
+        read = model.format.read_bytes(shape.weights, shape.expert_share(row_count)) / ranks
+        kv = min(session_count, row_count) * shape.kv_values_read(context, ranks) * model.format.kv_bytes
+        operations = model.operations(row_count, context) / ranks
+        return (
+            (read + kv) / (self.device.bandwidth * assumed.bandwidth_share),
+            operations / (self.device.flops * assumed.flops_share),
+        )
 
     def _collective_seconds(self, row_count: int) -> float:
         """Return the seconds of two sums over all ranks in each layer."""

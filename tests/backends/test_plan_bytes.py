@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from slipstream.engine.torch.kv_memory import LayerShape, bytes_per_page
 from slipstream.engine.torch.parallel.division import divide
 from slipstream.engine.torch.planned_backend import PlannedBackend
 from slipstream.engine.torch.transformers_model import TransformersModel
+from slipstream.planning import families
 from slipstream.planning.families import FAMILIES
 from slipstream.planning.formats import format_of
 from slipstream.planning.models import known_models, model_shape
@@ -44,6 +46,17 @@ REAL = [
 
 UNPROBED = {"gpt_oss", "mixtral", "qwen3_moe", "deepseek_v3"}
 """Families whose trial forward routes rows by their values, which no model without memory has."""
+
+DEFAULTED = (
+    *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "max_position_embeddings"),
+    *("num_attention_heads", "num_key_value_heads", "head_dim"),
+    *("sliding_window", "use_sliding_window", "max_window_layers"),
+    *("attention_bias", "attention_out_bias", "mlp_bias", "qkv_bias", "use_bias"),
+    *("num_experts", "num_local_experts", "n_routed_experts", "num_experts_per_tok", "n_shared_experts"),
+    *("moe_intermediate_size", "shared_expert_intermediate_size", "decoder_sparse_step", "first_k_dense_replace"),
+    *("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),
+)
+"""Entries of a configuration that a plan reads."""
 
 SMALL = {
     "vocab_size": 4096,
@@ -116,6 +129,13 @@ def test_a_rank_has_the_bytes_that_the_engine_gives_it(name: str, ranks: int) ->
     divide(model, ranks)
     model.tie_weights()
     assert planned(name).rank_bytes(ranks) == pytest.approx(byte_count(model), rel=0.001)
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_what_a_decoder_of_another_model_leaves_out_is_what_transformers_takes(family: str) -> None:
+    content = tomllib.loads(Path(families.__file__).with_name("defaults.toml").read_text())
+    usual = AutoConfig.for_model(family).to_dict()
+    assert content[family] == {key: usual[key] for key in DEFAULTED if usual.get(key) is not None}
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))

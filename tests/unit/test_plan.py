@@ -96,6 +96,31 @@ def test_a_multimodal_configuration_is_read_by_its_decoder(tmp_path: Path) -> No
     assert model_shape(str(tmp_path)).weights == model_shape("gemma-3-1b").weights
 
 
+def test_a_multimodal_configuration_may_leave_out_what_transformers_has_by_default(tmp_path: Path) -> None:
+    """The entries of google/gemma-3-4b-it, whose decoder has 3.88 billion parameters."""
+    text = {
+        "hidden_size": 2560,
+        "intermediate_size": 10240,
+        "model_type": "gemma3_text",
+        "num_hidden_layers": 34,
+        "sliding_window": 1024,
+    }
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gemma3", "text_config": text}))
+    shape = model_shape(str(tmp_path))
+    assert shape.weights.total == 3_880_263_168
+    assert [(layers.layer_count, layers.window) for layers in shape.layers] == [(29, 1024), (5, None)]
+    assert shape.kv_values_per_token == 34 * 2 * 4 * 256
+    (tmp_path / "config.json").write_text(json.dumps({**text, "model_type": "gemma3_text"}))
+    with pytest.raises(PlanError, match="num_attention_heads is None"):  # a configuration of its own is whole
+        model_shape(str(tmp_path))
+
+
+def test_a_decoder_may_say_itself_how_it_is_quantised(tmp_path: Path) -> None:
+    text = {**known_models()["gemma-3-1b"]["config"], "quantization_config": {"quant_method": "fp8"}}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gemma3", "text_config": text}))
+    assert model_shape(str(tmp_path)).format == "fp8"
+
+
 @pytest.mark.parametrize("name", ["meta-llama/Llama-3.1-8B", "Llama-3.1-8B-Instruct", "LLAMA-3.1-8b"])
 def test_a_known_model_is_found_under_its_names(name: str) -> None:
     assert hub_id(name) == "meta-llama/Llama-3.1-8B-Instruct"
@@ -106,6 +131,8 @@ def test_a_known_model_is_found_under_its_names(name: str) -> None:
     [
         ("{", "is not JSON"),
         ("[]", "is not a JSON object"),
+        ("{}", "names no model_type; give a model's config.json"),
+        ('{"dim": 4096, "n_layers": 32}', "names no model_type"),
         ('{"model_type": "mamba"}', "model type 'mamba' cannot be planned with; known are .*llama"),
         ('{"model_type": "llama", "hidden_size": 4.5}', "hidden_size is 4.5"),
         ('{"model_type": "llama", "hidden_size": 64}', "num_hidden_layers is None"),
@@ -127,6 +154,7 @@ def test_a_wrong_configuration_is_refused(content: str, message: str, tmp_path: 
         ({"layer_types": 5}, "an entry of a wrong kind"),
         ({"head_dim": -1}, "head_dim is -1 in its configuration, not a whole number from 1 to 1000000000"),
         ({"hidden_size": 10**400}, "hidden_size is 1000"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000 in .*, not a whole number from 1 to 10000"),
     ],
 )
 def test_an_entry_of_a_wrong_kind_is_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -280,6 +308,40 @@ def test_a_model_that_only_a_stock_engine_divides_is_named() -> None:
     line = "only a stock engine divides a mixtral among ranks"
     assert warned(supposed(question("mixtral-8x7b", "mistral-7b", "2xh100")), line)
     assert not warned(supposed(question("mixtral-8x7b", "mistral-7b", "h200")), line)
+
+
+def test_bits_that_our_engines_do_not_compute_are_named() -> None:
+    def of(dtype: str, gpus: str, draft_dtype: str = "bfloat16") -> Plan:
+        asked = question("qwen2.5-7b", "qwen2.5-0.5b", gpus)
+        pair = replace(asked.pair, target=model("qwen2.5-7b", dtype), draft=model("qwen2.5-0.5b", draft_dtype))
+        return supposed(replace(asked, pair=pair))
+
+    for dtype in ("fp8", "int4"):
+        assert warned(of(dtype, "h100"), f"only a stock engine computes a target in {dtype}; for Slipstream's own")
+    assert warned(of("q4_k_m", "h100"), "1 x h100, shared: Slipstream serves GGUF files on CPUs only, and the target")
+    assert warned(of("bfloat16", "h100", "q8_0"), "GGUF files on CPUs only, and the draft is one (q8_0)")
+    assert not warned(of("bfloat16", "h100", "fp8"), "stock engine")
+    (cpu,) = groups_of("cpu", CpuFigures(64, 80))
+    asked = of("q4_k_m", "h100", "q8_0").question
+    assert not warned(supposed(replace(asked, groups=[cpu])), "GGUF")
+
+
+def test_ranks_of_a_stock_engine_keep_latent_vectors() -> None:
+    """A token of DeepSeek-V3: 61 layers of 128 heads of 192 + 128 entries, or of 512 + 64."""
+    asked = question("deepseek-v3", "qwen3-0.6b", "8xh200", sessions=32)
+    asked = replace(asked, pair=replace(asked.pair, target=model("deepseek-v3", "fp8")))
+    assert asked.pair.target.kv_bytes_per_token == 61 * 128 * (192 + 128) * 2
+    assert asked.pair.session_bytes(asked.pair.target, 8) == 4096 * 61 * (512 + 64) * 2
+    shared = place(placements(asked.pair, asked.groups), "8 x h200, shared")
+    assert shared.session_count == 50  # their expanded keys and values would leave room for 12
+    step = shared.target.step_seconds(1, 1, 4096, asked.pair.assumed)
+    longer = shared.target.step_seconds(1, 1, 8192, asked.pair.assumed)
+    read = 4096 * 61 * (512 + 64) * 2 / (4.8e12 * asked.pair.assumed.bandwidth_share)
+    assert longer - step == pytest.approx(read, rel=0.01)
+    assert any("each keeps the latent vectors, 69 KiB of a token" in line for line in assumptions_of(supposed(asked)))
+    assert not any(
+        "latent" in line for line in assumptions_of(supposed(question("llama-3.1-8b", "llama-3.2-1b", "h100")))
+    )
 
 
 def test_many_sessions_are_simulated_as_fewer_that_stand_for_them() -> None:
