@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Iterator
 from typing import Any
 
@@ -40,14 +41,24 @@ class FourBits:
             state = json.loads(bytes(state_bytes))
             largest = _nested(absmax, nested[0], nested[1], state) if nested else absmax
             halves = np.stack([codes.reshape(-1) >> 4, codes.reshape(-1) & 15], axis=-1).reshape(-1)
-            size = int(np.prod(state["shape"]))
-            numbers: Floats32 = (table[halves[:size]] * largest.repeat(state["blocksize"])[:size]).astype(np.float32)
+            size = math.prod(state["shape"])
+            if size > halves.size:
+                raise ValueError(f"{halves.size} numbers for {state['shape']}")
+            numbers: Floats32 = (table[halves[:size]] * _spread(largest, state["blocksize"], size)).astype(np.float32)
             yield numbers.reshape(state["shape"])
         except (ValueError, KeyError, IndexError, TypeError) as error:
             raise UnsupportedModelError(f"the parts of {weight.name} do not fit together: {error!r}") from error
 
 
 def _nested(codes: np.ndarray, absmax: Floats32, table: Floats32, state: Any) -> Floats32:
-    scales = absmax.repeat(state["nested_blocksize"])[: codes.size]
+    scales = _spread(absmax, state["nested_blocksize"], codes.size)
     largest: Floats32 = table[codes.reshape(-1)] * scales + np.float32(state["nested_offset"])
     return largest
+
+
+def _spread(scales: Floats32, block: int, count: int) -> Floats32:
+    """Return the scale of each of ``count`` numbers. ValueError or IndexError if the blocks are not
+    theirs."""
+    if block < 1 or len(scales) != -(-count // block):
+        raise ValueError(f"{len(scales)} blocks of {block} for {count} numbers")
+    return scales[np.arange(count) // block]

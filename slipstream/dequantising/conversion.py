@@ -5,9 +5,12 @@ The new folder has another name until it is whole. One matrix is computed at a t
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,16 @@ from safetensors import SafetensorError
 from slipstream.dequantising.scheme import Scheme, Weight
 from slipstream.dequantising.schemes import scheme_of
 from slipstream.dequantising.stored import Stored, Writer, stored_in
-from slipstream.engine.checkpoint import CONFIG, INDEX, UNREAD_FILES, directory_of, one_line, weight_files
+from slipstream.engine.checkpoint import (
+    CONFIG,
+    INDEX,
+    UNREAD_FILES,
+    check_config,
+    check_weights,
+    directory_of,
+    one_line,
+    weight_files,
+)
 from slipstream.engine.compiled.safetensors_file import rounded
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.hub.files import CODE_FILES, SMALL_FILES
@@ -27,6 +39,8 @@ FILE_BYTES = 4 * 2**30
 
 _UNFINISHED = ".unfinished"
 _KEY = "quantization_config"
+
+_COPIED = (*SMALL_FILES, *CODE_FILES, "additional_chat_templates/*.jinja")
 
 _DROPPED = ("input_scale", "activation_scale", "input_zero_point", "k_scale", "v_scale", "q_scale", "weight_format")
 """Ends of names: scales of activations and of the KV cache, and what says how int8 is stored."""
@@ -42,31 +56,67 @@ def dequantise(name: str, out: Path, report: Report, file_bytes: int = FILE_BYTE
     Each weight is computed in float32 and rounded to bfloat16. Activations are not quantised in
     the new checkpoint, even if the config says so.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    place = out.resolve()  # or the new folder could not take a link's place at the end
+    if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise UnsupportedModelError(f"--out {out} exists already: name a new folder")
     directory = directory_of(name, weights=True)
-    config = _read_config(directory, name)
-    quantisation = config.get(_KEY) or config.get("text_config", {}).get(_KEY)
+    check_config(directory, name, quantised=True)
+    check_weights(directory, name, quantised=True)
+    config = json.loads((directory / CONFIG).read_text(encoding="utf-8"))
+    scheme = _scheme_of(config, name)
+    _remove_empty(place, out)
+    try:
+        with _workplace(place.with_name(f"{place.name}{_UNFINISHED}"), out) as unfinished:
+            _copy_small_files(directory, unfinished, config)
+            total = _write_weights(scheme, stored_in(weight_files(directory, name)), unfinished, report, file_bytes)
+            unfinished.rename(place)
+    except (OSError, SafetensorError) as error:  # a full disk is either
+        raise UnsupportedModelError(f"--out {out} cannot be written: {one_line(error)}") from error
+    return total
+
+
+def _remove_empty(place: Path, out: Path) -> None:
+    """Make room for the new folder now, because it may take hours. UnsupportedModelError if an
+    empty folder cannot be replaced, as a mount point."""
+    try:
+        if place.exists():
+            place.rmdir()
+    except OSError as error:
+        raise UnsupportedModelError(
+            f"--out {out} cannot be replaced ({error.strerror}): name a folder in it"
+        ) from error
+
+
+@contextmanager
+def _workplace(folder: Path, out: Path) -> Iterator[Path]:
+    """Make an empty folder that no other process writes. It is gone afterwards, unless it has
+    another name by then. OSError; UnsupportedModelError if another process writes it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UnsupportedModelError(f"--out {out} is being written by another process") from error
+        try:
+            for left in folder.iterdir():  # by a run that was killed
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(lock)
+
+
+def _scheme_of(config: dict[str, Any], name: str) -> Scheme:
+    text = config.get("text_config")
+    quantisation = config.get(_KEY) or (text.get(_KEY) if isinstance(text, dict) else None)
     if not isinstance(quantisation, dict) or not quantisation:
         raise UnsupportedModelError(f"{CONFIG} of {name} has no {_KEY}: the checkpoint is plain already, or not whole")
     try:
-        scheme = scheme_of(quantisation)
+        return scheme_of(quantisation)
     except UnsupportedModelError as error:
         raise UnsupportedModelError(f"{name} cannot be dequantised: {error}") from error
-    unfinished = out.with_name(f"{out.name}{_UNFINISHED}")
-    try:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True)
-        total = _write_weights(scheme, stored_in(weight_files(directory, name)), unfinished, report, file_bytes)
-        _copy_small_files(directory, unfinished, config)
-        if out.exists():
-            out.rmdir()
-        unfinished.rename(out)
-    except (OSError, SafetensorError) as error:  # a full disk is either
-        raise UnsupportedModelError(f"--out {out} cannot be written: {one_line(error)}") from error
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
-    return total
 
 
 def _write_weights(
@@ -98,23 +148,22 @@ def _dequantised(scheme: Scheme, weight: Weight, stored: Mapping[str, Stored]) -
     return np.concatenate(parts)
 
 
-def _read_config(directory: Path, name: str) -> dict[str, Any]:
-    try:
-        config = json.loads((directory / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UnsupportedModelError(f"{CONFIG} of {name} cannot be read: {error}") from error
-    if not isinstance(config, dict):
-        raise UnsupportedModelError(f"{CONFIG} of {name} is not a model's")
-    return config
-
-
 def _copy_small_files(directory: Path, out: Path, config: dict[str, Any]) -> None:
-    for path in {path for pattern in (*SMALL_FILES, *CODE_FILES) for path in directory.glob(pattern)}:
-        if path.name not in (CONFIG, INDEX, *UNREAD_FILES):
-            shutil.copyfile(path, out / path.name)
+    for path in {path for pattern in _COPIED for path in directory.glob(pattern)}:
+        if path.name not in (CONFIG, INDEX, *UNREAD_FILES) and not path.is_dir():
+            copy = out / path.relative_to(directory)
+            copy.parent.mkdir(exist_ok=True)
+            copy.write_bytes(_content(path))
     for part in (config, config.get("text_config")):
         if isinstance(part, dict):
             part.pop(_KEY, None)
             for key in {"dtype", "torch_dtype"} & part.keys():
                 part[key] = "bfloat16"
     (out / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UnsupportedModelError(f"{path} cannot be read: {error.strerror}") from error

@@ -70,10 +70,7 @@ class Gptq(Packed):
         scales = given["scales"]
         zeros = unpacked(given["qzeros"], self._bits, 1)[:, : scales.shape[1]]
         shift = zeros.astype(np.float32) + np.float32(self._zero_offset)
-        groups = given.get("g_idx")
-        if groups is None:
-            groups = np.arange(len(codes)) // (len(codes) // len(scales))
-        return np.ascontiguousarray(((codes - shift[groups]) * scales[groups]).T)
+        return _shifted(codes, shift, scales, given.get("g_idx"))
 
 
 class Awq(Packed):
@@ -84,10 +81,8 @@ class Awq(Packed):
 
     def numbers(self, given: Tensors) -> Floats32:
         codes, scales = _awq_columns(given["qweight"]), given["scales"]
-        size = len(codes) // len(scales)
         zeros = _awq_columns(given["qzeros"]) if "qzeros" in given else np.full(scales.shape, 8)
-        shift = zeros.astype(np.float32).repeat(size, 0)
-        return np.ascontiguousarray(((codes - shift) * scales.repeat(size, 0)).T)
+        return _shifted(codes, zeros.astype(np.float32), scales)
 
 
 class CompressedPacked(Packed):
@@ -102,11 +97,31 @@ class CompressedPacked(Packed):
     def numbers(self, given: Tensors) -> Floats32:
         rows, columns = (int(size) for size in given["weight_shape"])
         codes = unpacked(given["weight_packed"], self._bits, 1)[:rows, :columns]
+        if codes.shape != (rows, columns):
+            raise ValueError
         scales = given["weight_scale"].reshape(rows, -1)
         groups = given.get("weight_g_idx")
         if groups is None:
-            groups = np.arange(columns) // (columns // scales.shape[1])
+            groups = _groups(columns, scales.shape[1])
         return (codes.astype(np.float32) - np.float32(2 ** (self._bits - 1))) * scales[:, groups]
+
+
+def _shifted(codes: np.ndarray, shift: Floats32, scales: Floats32, groups: np.ndarray | None = None) -> Floats32:
+    """Return a weight ``[out, in]`` of codes ``[in, out]``, with a shift and a scale of each group
+    and output. ValueError or IndexError if they do not fit together."""
+    if shift.shape != scales.shape or codes.shape[1:] != scales.shape[1:]:
+        raise ValueError
+    if groups is None:
+        groups = _groups(len(codes), len(scales))
+    return np.ascontiguousarray(((codes - shift[groups]) * scales[groups]).T)
+
+
+def _groups(count: int, group_count: int) -> np.ndarray:
+    """Return the group of each input. ValueError if the groups are not of one size: only ``g_idx``
+    could say which is shorter."""
+    if count % group_count:
+        raise ValueError
+    return np.arange(count) // (count // group_count)
 
 
 def _awq_columns(packed: np.ndarray) -> np.ndarray:

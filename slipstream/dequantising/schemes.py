@@ -24,12 +24,22 @@ _LARGEST_INT8 = 127.0
 def scheme_of(quantisation: Mapping[str, Any]) -> Scheme:
     """Return how weights are stored by a config's ``quantization_config``. UnsupportedModelError
     names what is not read."""
+    try:
+        return _scheme(quantisation)
+    except (AttributeError, TypeError) as error:
+        raise UnsupportedModelError(f"quantization_config has an entry of a wrong kind: {error}") from error
+
+
+def _scheme(quantisation: Mapping[str, Any]) -> Scheme:
     method = quantisation.get("quant_method")
     if method in ("fp8", "fbgemm_fp8"):
         return Scaled(_block(quantisation, "weight_block_size"), _SCALES)
     if method == "compressed-tensors":
         return _compressed(quantisation)
     if method == "gptq":
+        _only(quantisation, "checkpoint_format", (None, "gptq", "gptq_v2"))
+        if any(not key.startswith("-") for key in quantisation.get("dynamic") or ()):  # "-" leaves a layer plain
+            raise UnsupportedModelError("dynamic gives layers bits or groups of their own, which is not read")
         offset = 0 if quantisation.get("checkpoint_format") == "gptq_v2" else 1
         return Gptq(_bits(quantisation, (2, 4, 8)), offset)
     if method == "awq":

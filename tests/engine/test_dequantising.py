@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -225,6 +228,9 @@ def test_scales_that_are_quantised_themselves_are_followed() -> None:
         ({"quant_method": "gptq", "bits": 3}, "bits is 3, and only 2, 4, 8"),
         ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "version is 'gemv', and only gemm"),
         ({"quant_method": "fp8", "weight_block_size": 128}, "weight_block_size must be two positive numbers"),
+        ({"quant_method": "gptq", "bits": 4, "dynamic": {"-:lm_head": {}, "+:.*down.*": {"bits": 8}}}, "dynamic gives"),
+        ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "checkpoint_format is 'marlin'"),
+        ({"quant_method": "compressed-tensors", "config_groups": ["4 bits"]}, "an entry of a wrong kind"),
         (grouped("nvfp4-pack-quantized", num_bits=4, type="float"), "format is 'nvfp4-pack-quantized'"),
         (grouped("pack-quantized", num_bits=4, type="int", symmetric=False), r"symmetric: false"),
         (
@@ -273,8 +279,48 @@ def test_a_damaged_file_is_named_and_other_weights_are_not_copied(tmp_path: Path
     assert not (tmp_path / "plain" / "pytorch_model.bin").exists()
     weights = directory / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
-    with pytest.raises(UnsupportedModelError, match=r"model\.safetensors is truncated"):
+    with pytest.raises(UnsupportedModelError, match=r"model\.safetensors of .* is truncated"):
         dequantise(str(directory), tmp_path / "out", lambda *_: None)
+
+
+def test_groups_that_are_not_of_one_size_are_refused() -> None:
+    """A last group that is shorter would shift the borders of all others."""
+    packed_rows = {"x.qweight": np.zeros((5, 8), np.int32), "x.qzeros": np.zeros((3, 1), np.int32)}  # 40 inputs
+    packed_columns = {"x.weight_packed": np.zeros((4, 5), np.int32), "x.weight_shape": np.array([4, 40])}
+    awq = {"x.qweight": np.zeros((40, 1), np.int32), "x.qzeros": np.zeros((3, 1), np.int32)}
+    for said, given in (
+        ({"quant_method": "gptq", "bits": 4}, {**packed_rows, "x.scales": np.ones((3, 8), np.float32)}),
+        ({"quant_method": "awq", "bits": 4}, {**awq, "x.scales": np.ones((3, 8), np.float32)}),
+        (grouped("pack-quantized", num_bits=4), {**packed_columns, "x.weight_scale": np.ones((4, 3), np.float32)}),
+    ):
+        scheme = scheme_of(said)
+        (weight,) = scheme.weights(given)
+        with pytest.raises(UnsupportedModelError, match=r"the parts of x\.weight do not fit together"):
+            next(scheme.dequantised(weight, given))
+
+
+@pytest.mark.parametrize(
+    ("state", "fits"),
+    [
+        ({"blocksize": 10**14, "shape": [8, 8]}, True),  # one block, longer than its numbers
+        ({"blocksize": 64, "shape": [8, 8], "nested_blocksize": 10**14, "nested_offset": 0}, True),
+        ({"blocksize": 32, "shape": [8, 8]}, False),
+        ({"blocksize": 0, "shape": [8, 8]}, False),
+        ({"blocksize": 10**14, "shape": [2**31, 2**31]}, False),
+    ],
+)
+def test_sizes_that_no_tensor_has_take_no_memory(state: dict[str, Any], fits: bool) -> None:
+    tensors = {
+        "x": np.zeros((32, 1), np.uint8),
+        "x.absmax": np.zeros(1, np.uint8),
+        "x.quant_map": np.ones(16, np.float32),
+        "x.quant_state.bitsandbytes__nf4": np.frombuffer(json.dumps(state).encode(), np.uint8),
+    }
+    if "nested_blocksize" in state:
+        tensors |= {"x.nested_absmax": np.ones(1, np.float32), "x.nested_quant_map": np.ones(256, np.float32)}
+    (weight,) = FourBits().weights(tensors)
+    with nullcontext() if fits else pytest.raises(UnsupportedModelError, match="the parts of x do not fit together"):
+        assert next(FourBits().dequantised(weight, tensors)).shape == (8, 8)
 
 
 def test_a_folder_that_is_there_stays(tmp_path: Path) -> None:
@@ -286,3 +332,76 @@ def test_a_folder_that_is_there_stays(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "kept").exists()
     with pytest.raises(UnsupportedModelError, match="cannot be written"):
         dequantise(str(directory), Path("/proc/out"), lambda *_: None)
+
+
+def test_a_link_takes_the_folder_and_a_run_that_was_killed_is_begun_again(tmp_path: Path) -> None:
+    directory, meant = quantised(tmp_path / "small", "fp8")
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "disk")
+    (tmp_path / "disk.unfinished").mkdir()
+    (tmp_path / "disk.unfinished" / "model-00007.safetensors").write_bytes(b"half")
+    dequantise(str(directory), tmp_path / "out", lambda *_: None)
+    assert loaded(tmp_path / "out").keys() == meant.keys()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["disk", "out", "small"]
+    assert not (tmp_path / "disk" / "model-00007.safetensors").exists()
+
+
+def test_two_runs_do_not_write_one_folder(tmp_path: Path) -> None:
+    directory, meant = quantised(tmp_path / "small", "fp8")
+
+    def second(done: int, count: int) -> None:
+        if done == count:
+            with pytest.raises(UnsupportedModelError, match="is being written by another process"):
+                dequantise(str(directory), tmp_path / "out", lambda *_: None)
+
+    dequantise(str(directory), tmp_path / "out", second)
+    assert loaded(tmp_path / "out").keys() == meant.keys()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "named"),
+    [
+        (lambda model: (model / "adapter_config.json").write_text("{}"), "has adapter_config.json"),
+        (lambda model: (model / "model.safetensors").rename(model / "weights.bin"), "has its weights in weights.bin"),
+        (lambda model: (model / "merges.txt").symlink_to(model / "nothing"), r"merges\.txt cannot be read: No such"),
+    ],
+)
+def test_what_would_not_come_is_named_before_the_weights(
+    spoil: Callable[[Path], object], named: str, tmp_path: Path
+) -> None:
+    directory, _ = quantised(tmp_path / "model", "fp8")
+    spoil(directory)
+    told: list[int] = []
+    with pytest.raises(UnsupportedModelError, match=named):
+        dequantise(str(directory), tmp_path / "out", lambda done, _: told.append(done))
+    assert told == [] and [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_templates_in_a_folder_and_tensors_without_numbers_come_too(tmp_path: Path) -> None:
+    directory, _ = quantised(tmp_path / "model", "fp8")
+    (directory / "additional_chat_templates").mkdir()
+    (directory / "additional_chat_templates" / "tools.jinja").write_text("{{ tools }}")
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(config | {"text_config": None}))
+    empty = {"model.none": torch.empty(0, 4, dtype=torch.bfloat16)}
+    save_file(load_file(directory / "model.safetensors") | empty, directory / "model.safetensors")
+    dequantise(str(directory), tmp_path / "out", lambda *_: None)
+    assert (tmp_path / "out" / "additional_chat_templates" / "tools.jinja").read_text() == "{{ tools }}"
+    assert loaded(tmp_path / "out")["model.none"].shape == (0, 4)
+
+
+def test_a_disk_that_is_full_is_named_and_holds_nothing(tmp_path: Path) -> None:
+    directory, _ = quantised(tmp_path / "small", "fp8")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
+    if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        with pytest.raises(UnsupportedModelError, match=r"cannot be replaced \(.*busy\): name a folder in it"):
+            dequantise(str(directory), disk, lambda *_: None)
+        with pytest.raises(UnsupportedModelError, match=r"plain cannot be written: .*[Nn]o space left"):
+            dequantise(str(directory), disk / "plain", lambda *_: None)
+        assert not [*disk.iterdir()]
+    finally:
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)
