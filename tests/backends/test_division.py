@@ -17,9 +17,12 @@ from slipstream.engine.model import Reserved, Segment
 from slipstream.engine.sequence import PageCopy
 from slipstream.engine.torch.parallel import calls
 from slipstream.engine.torch.parallel.division import Division, divide
+from slipstream.engine.torch.parallel.loaded import Loaded
+from slipstream.engine.torch.parallel.loading import planned_part
 from slipstream.engine.torch.parallel.part_loading import read_part
 from slipstream.engine.torch.parallel.rank_group import RankGroup
 from slipstream.engine.torch.row_trial import see_rows_alone
+from slipstream.engine.torch.transformers_model import Whole
 from slipstream.hosting.tokenizer_files import embedded_directory
 from tests import tiny_models
 
@@ -64,6 +67,17 @@ def test_a_model_that_ranks_cannot_divide_is_refused(
 ) -> None:
     with pytest.raises(UnsupportedModelError, match=reason):
         divide(tiny_models.build(family, **changes), ranks)
+
+
+def test_a_model_whose_parts_cannot_be_computed_may_be_served_by_one_rank(tmp_path: Path) -> None:
+    """Command R+ has norms with numbers of each head, which transformers' plan does not divide."""
+    model = tiny_models.build("cohere", **tiny_models.SHAPE, use_qk_norm=True)
+    directory = tiny_models.save(model, tmp_path)
+    group: Any = SimpleNamespace(rank=1, size=2, device=torch.device("cpu"), sum=lambda part: part)
+    loaded, division = read_part(str(directory), group, dtype="float32")
+    whole = Whole(division.vocabulary_size, lambda ends: "")
+    with pytest.raises(UnsupportedModelError, match=r"a trial forward failed .*; or try --tensor-parallel-size 1$"):
+        planned_part(Loaded("it", loaded, {}, division, whole), group, page_size=16, exact=True)
 
 
 def test_four_ranks_share_six_heads_and_a_part_that_is_short_is_filled_with_zeros() -> None:
