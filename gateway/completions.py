@@ -115,10 +115,14 @@ class CompletionForm:
     def whole(self, results: Sequence[Result]) -> dict[str, Any]:
         """Return the body of a response."""
         shown = [self._shown(result) for result in results]
+        prompts = [self._prompt_of(results, index) for index, _ in enumerate(results)]
         return {
             **self._head(),
             "system_fingerprint": fingerprint_of(results[0].weights_fingerprint, results[0].sampling_version),
-            "choices": [self._whole_choice(index, result) for index, result in enumerate(shown)],
+            "choices": [
+                self._whole_choice(index, result, prompt)
+                for index, (result, prompt) in enumerate(zip(shown, prompts, strict=True))
+            ],
             "usage": usage_of(shown, self.asked.n),
             **metrics_of(shown),
         }
@@ -133,7 +137,7 @@ class CompletionForm:
             text, before = "", None
             if index not in writers:
                 writers[index] = CompletionLogprobs()
-                text, before = self._echo(index, writers[index], answers.results[index].prompt_logprobs)
+                text, before = self._echo(index, writers[index], self._prompt_of(answers.results, index))
             text += delta.text
             if text or (delta.token_ids and self.asked.reports_tokens):
                 logprobs = self._logprobs(writers[index], delta.logprobs, before)
@@ -151,18 +155,22 @@ class CompletionForm:
             return result
         return Result(
             finish_reason="MAX_TOKENS",
-            prompt_logprobs=result.prompt_logprobs,
             prompt_token_count=result.prompt_token_count,
             cached_token_count=result.cached_token_count,
         )
 
-    def _whole_choice(self, index: int, result: Result) -> dict[str, Any]:
+    def _prompt_of(self, results: Sequence[Result], index: int) -> Sequence[TokenLogprobs]:
+        """Return the log-probabilities of the prompt of an answer. The first answer to a prompt
+        has them."""
+        return results[index - index % self.asked.n].prompt_logprobs
+
+    def _whole_choice(self, index: int, result: Result, prompt: Sequence[TokenLogprobs]) -> dict[str, Any]:
         writer = CompletionLogprobs()
-        echoed, prompt = self._echo(index, writer, result.prompt_logprobs)
-        logprobs = self._logprobs(writer, result.logprobs, prompt)
+        echoed, before = self._echo(index, writer, prompt)
+        logprobs = self._logprobs(writer, result.logprobs, before)
         choice = self._choice(index, echoed + result.text, logprobs, result.token_ids, result)
         if self.asked.prompt_logprobs is not None:
-            choice["prompt_logprobs"] = prompt_logprobs(result.prompt_logprobs, self.asked.prompt_logprobs)
+            choice["prompt_logprobs"] = prompt_logprobs(prompt, self.asked.prompt_logprobs)
         return choice
 
     def _echo(

@@ -142,6 +142,25 @@ def test_a_continuation_is_scored_as_lm_eval_does(
     assert "".join(part["text"] for part in parts) == body["choices"][0]["text"]
 
 
+def test_each_of_several_answers_has_its_prompts_log_probabilities(gateway: GatewayProcess) -> None:
+    fields = {"prompt": ["import os.path", "import re"], "n": 2, "max_tokens": 3, "min_tokens": 3, "seed": 1}
+    asked = {**fields, "logprobs": 1, "echo": True, "temperature": 1.5}
+    whole = sent(gateway, COMPLETIONS, **asked, prompt_logprobs=1)["choices"]
+    for first, second in (whole[:2], whole[2:]):
+        assert first["prompt_logprobs"] == second["prompt_logprobs"]
+        length = len(first["prompt_logprobs"])
+        assert length > 2
+        for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+            assert first["logprobs"][name][:length] == second["logprobs"][name][:length]
+            assert len(second["logprobs"][name]) == length + 3
+    streamed: list[list[float | None]] = [[], [], [], []]
+    for chunk in sent(gateway, COMPLETIONS, stream=True, **asked)["chunks"]:
+        for choice in chunk["choices"]:
+            if choice["logprobs"]:
+                streamed[choice["index"]] += choice["logprobs"]["token_logprobs"]
+    assert streamed == [choice["logprobs"]["token_logprobs"] for choice in whole]
+
+
 @pytest.mark.parametrize("path", BODIES)
 def test_the_stop_text_or_token_that_ended_an_answer_is_told(gateway: GatewayProcess, path: str) -> None:
     (whole,) = sent(gateway, path, return_token_ids=True, speculation="off")["choices"]
