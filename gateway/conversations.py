@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -19,7 +20,7 @@ from gateway.responses.ids import TurnId, conversation_id
 from gateway.responses.items import MessageItem, input_items
 from gateway.responses.pages import PAGE_QUERY, Page, PageOptions, known_query, page_of
 from gateway.responses.writing import AnswerWriter
-from slipstream.client import Message, Result, SessionInfo, Settings, ToolCall
+from slipstream.client import AsyncClient, Message, Result, SessionInfo, Settings, ToolCall
 
 router = APIRouter()
 
@@ -93,9 +94,19 @@ async def list_items(conversation: str, request: Request, caller: Caller, option
     reading = await gateway.reading(caller, await gateway.model(caller), has_tools=False)
     kept = await caller.export_session(session.session_id)
     items = input_items([Message("system", kept["system"])], TurnId(session.session_id, 0)) if "system" in kept else []
-    for turn in kept["turns"]:
-        items += _items_of(TurnId(session.session_id, turn["turn"]), turn, reading)
+    for told in kept["turns"]:
+        turn = TurnId(session.session_id, told["turn"])
+        items += _items_of(turn, told, await _reading_of(caller, turn, reading))
     return page_of(items, options)
+
+
+async def _reading_of(caller: AsyncClient, turn: TurnId, reading: Reading) -> Reading:
+    """Return how a turn's answer is read: one that follows a structure begins with no reasoning
+    unless it says so."""
+    if reading.reasoning != "deepseek_r1":
+        return reading
+    asked = await caller.get_turn(*turn)
+    return replace(reading, is_structured=asked.settings.HasField("structure"))
 
 
 def _items_of(turn: TurnId, kept: Mapping[str, Any], reading: Reading) -> list[dict[str, Any]]:

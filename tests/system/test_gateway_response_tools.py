@@ -155,6 +155,23 @@ def test_reasoning_is_an_item_of_its_own(api: openai.OpenAI) -> None:
     assert following.status == "incomplete"
 
 
+def test_items_of_a_conversation_are_those_of_its_responses(services: LocalServices) -> None:
+    with (
+        gateway_process(services.orchestrator_address, "--reasoning-parser", "deepseek_r1") as gateway,
+        openai.OpenAI(base_url=f"http://{gateway.address}/v1", api_key="unused", max_retries=0) as client,
+    ):
+        conversation = client.conversations.create().id
+        asked: Any = {"model": MODEL, "input": QUESTION, "conversation": conversation}
+        responses = [
+            client.responses.create(**asked, **SHORT_HERE),
+            client.responses.create(**asked, extra_body={"structured_outputs": {"regex": "(yes|no)"}}),
+        ]
+        assert [[item.type for item in response.output] for response in responses] == [["reasoning"], ["message"]]
+        items = [item.to_dict() for item in client.conversations.items.list(conversation, order="asc")]
+        answers = [item for item in items if item.get("role") != "user"]
+        assert answers == [item.to_dict() for response in responses for item in response.output]
+
+
 def test_a_conversation_has_no_tools(api: openai.OpenAI) -> None:
     conversation = api.conversations.create()
     with pytest.raises(openai.BadRequestError) as refused:
