@@ -14,6 +14,7 @@ _NGRAM = "ngram"
 _HEADS = ("medusa", "eagle3")
 _METHODS = (_NGRAM, "draft_model", *_HEADS)
 _CONFIG = "--speculative-config"
+_CHOSEN_LENGTHS = "the verifier chooses how many hints of n-grams and heads each step verifies"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +25,13 @@ class ChosenPair:
     draft: str
     """Empty: none."""
     draft_length: str | None
+    """Draft tokens that each step waits for; None: the verifier chooses."""
     target_flag: str
     draft_flag: str
     heads: str | None = None
     """Folder of the target's heads; None: none."""
+    remark: str = ""
+    """Line about a draft length that has no effect."""
 
 
 def chosen_pair(positional: str | None, given: Given) -> ChosenPair:
@@ -39,8 +43,6 @@ def chosen_pair(positional: str | None, given: Given) -> ChosenPair:
     heads = {"--heads": given["heads"]}
     is_of_heads = config.get("method") in _HEADS
     (heads if is_of_heads else drafts)[f"{_CONFIG} model"] = config.get("model")
-    if is_of_heads:
-        config.pop("num_speculative_tokens", None)  # a fixed length is one of the draft's
     if config.get("method") == _NGRAM:
         drafts[f"{_CONFIG} method"] = ""
     elif "method" in config and "model" not in config:
@@ -50,8 +52,13 @@ def chosen_pair(positional: str | None, given: Given) -> ChosenPair:
         "--num-speculative-tokens": given["num_speculative_tokens"],
         f"{_CONFIG} num_speculative_tokens": config.get("num_speculative_tokens"),
     }
-    _, length = _one(lengths, "")
-    return ChosenPair(target, draft, length or None, target_flag, draft_flag, _one(heads, "")[1] or None)
+    length_flag, length = _one(lengths, "")
+    remark = ""
+    is_of_the_draft = draft and not (is_of_heads and length_flag.startswith(_CONFIG))
+    if length not in ("", "0") and not is_of_the_draft:  # a step would verify hints of the draft alone
+        remark = f"{length_flag} {length} has no effect: {_CHOSEN_LENGTHS}"
+        length = ""
+    return ChosenPair(target, draft, length or None, target_flag, draft_flag, _one(heads, "")[1] or None, remark)
 
 
 def rank_count(given: Given) -> str | None:

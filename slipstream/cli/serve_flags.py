@@ -33,7 +33,7 @@ OURS = (
     Flag("--draft", "the same as --speculative-model; empty for none", "MODEL", group=_MODELS),
     Flag(
         "--num-speculative-tokens",
-        "draft tokens that each step waits for; by default the verifier chooses, which is faster",
+        "draft tokens that each step waits for; by default, and without a draft, the verifier chooses, which is faster",
         "COUNT",
         group=_MODELS,
         settings={"orchestrator": "draft-length"},

@@ -147,9 +147,10 @@ def test_metrics_take_ports_in_a_row() -> None:
         ("big", {"speculative_model": "small"}, ("big", "small", None)),
         (None, {"model": "big", "draft": "small"}, ("big", "small", None)),
         (None, {"target": "big"}, ("big", "", None)),
-        ("big", {"model": "big", "num_speculative_tokens": "4"}, ("big", "", "4")),
+        ("big", {"model": "big", "num_speculative_tokens": "4"}, ("big", "", None)),
+        ("big", {"num_speculative_tokens": "0"}, ("big", "", "0")),
         ("big", {"speculative_config": '{"model": "small", "num_speculative_tokens": 3}'}, ("big", "small", "3")),
-        ("big", {"speculative_config": '{"method": "ngram", "num_speculative_tokens": 3}'}, ("big", "", "3")),
+        ("big", {"speculative_config": '{"method": "ngram", "num_speculative_tokens": 3}'}, ("big", "", None)),
         (None, {"speculative_config": '{"method": "ngram"}'}, ("embedded", "", None)),
         ("big", {"speculative_config": '{"method": "draft_model", "model": "small"}'}, ("big", "small", None)),
     ],
@@ -157,6 +158,14 @@ def test_metrics_take_ports_in_a_row() -> None:
 def test_a_pair_has_many_names(positional: str | None, values: dict[str, str], chosen: tuple[str, str, str]) -> None:
     pair = chosen_pair(positional, given(**values))
     assert (pair.target, pair.draft, pair.draft_length) == chosen
+
+
+def test_a_length_without_a_draft_has_no_effect_and_says_so() -> None:
+    said = "--speculative-config num_speculative_tokens 3 has no effect: the verifier chooses how many hints of n-grams"
+    config = '{"method": "ngram", "num_speculative_tokens": 3}'
+    assert chosen_pair("big", given(speculative_config=config)).remark.startswith(said)
+    assert chosen_pair("big", given(speculative_model="small", num_speculative_tokens="3")).remark == ""
+    assert chosen_pair("big", given()).remark == ""
 
 
 @pytest.mark.parametrize("method", ["medusa", "eagle3"])

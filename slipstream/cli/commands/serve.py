@@ -60,6 +60,8 @@ def serve(
         ranks = rank_count(given)
     except ValueError as error:
         fail(str(error))
+    if pair.remark:
+        progress.print(pair.remark, style="dim", markup=False, highlight=False, soft_wrap=True)
     if given["dtype"] not in _DTYPES:
         fail(f"--dtype {given['dtype']}: give one of {', '.join(_DTYPES)}")
     given = {**given, "num_speculative_tokens": pair.draft_length, "heads": pair.heads, "tensor_parallel_size": ranks}
