@@ -97,7 +97,7 @@ def test_every_setting_reaches_what_the_turn_is_run_under() -> None:
         acceptance=Acceptance.RATIO,
         proposal_top_k=5,
         draft_length=3,
-        proposer=Source.NGRAM,
+        proposer=Source.DRAFT,
     )
     rule = SamplingRule(
         temperature=0.5,
@@ -117,7 +117,7 @@ def test_every_setting_reaches_what_the_turn_is_run_under() -> None:
         acceptance=Acceptance.RATIO,
         proposal_top_k=5,
     )
-    speculation = SpeculationSettings(3, Source.NGRAM)
+    speculation = SpeculationSettings(3, Source.DRAFT)
     resolved = resolve_settings(settings, 10, LIMITS)
     assert resolved == ResolvedTurn(
         RoundTerms(rule, speculation, LogprobRequest(2, prompt=True), LEAD_BEFORE_STOP_STRINGS),
@@ -128,6 +128,17 @@ def test_every_setting_reaches_what_the_turn_is_run_under() -> None:
     rule = resolve_settings(replace(listed, ignore_end_tokens=True, min_token_count=4), 10, LIMITS).terms.rule
     assert (rule.allowed_token_ids, rule.banned_token_ids) == ((5, 6, 12), (6, 7))
     assert (rule.end_token_ids, rule.first_end_position) == ((8, 11), 14), "a stop token ends the turn all the same"
+
+
+@pytest.mark.parametrize("source", [Source.NGRAM, Source.HEADS])
+def test_the_ratio_test_takes_proposals_of_the_draft_alone(source: Source) -> None:
+    settings = GenerationSettings(acceptance=Acceptance.RATIO, proposer=source)
+    with pytest.raises(InvalidFieldsError, match=r"speculation\.proposer must be the draft") as refused:
+        resolve_settings(settings, 10, LIMITS)
+    assert [each.field for each in refused.value.violations] == ["settings.speculation.proposer"]
+    with pytest.raises(InvalidFieldsError):  # a session keeps the acceptance of its first turn
+        resolve_settings(GenerationSettings(proposer=source), 10, LIMITS, acceptance=Acceptance.RATIO)
+    assert resolve_settings(replace(settings, draft_length=0), 10, LIMITS).terms.speculation.is_off
 
 
 def test_every_default_is_the_models_own() -> None:

@@ -280,6 +280,11 @@ def _violations(
             0 <= draft_length <= model.max_draft_length,
             f"must be from 1 to {model.max_draft_length}, but is {draft_length}",
         ),
+        (
+            "speculation.proposer",
+            not terms.rule.draws_ratios or terms.speculation.is_off or terms.speculation.uses_draft,
+            "must be the draft, or unset, under acceptance RATIO: other hints have no odds to test",
+        ),
     )
     violations = [FieldViolation(name, description) for name, right, description in checks if not right]
     violations += task_violations(resolved.task)
