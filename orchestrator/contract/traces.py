@@ -16,6 +16,8 @@ PROPOSERS = {
     "draft": generation_pb2.Speculation.PROPOSER_DRAFT,
     "ngram": generation_pb2.Speculation.PROPOSER_NGRAM,
     "heads": generation_pb2.Speculation.PROPOSER_HEADS,
+    "prediction": generation_pb2.Speculation.PROPOSER_PREDICTION,
+    "other": generation_pb2.Speculation.PROPOSER_OTHER,
     "plain": generation_pb2.Speculation.PROPOSER_UNSPECIFIED,
 }
 """Proposers by the rung of the ladder."""

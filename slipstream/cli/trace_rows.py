@@ -16,7 +16,8 @@ from slipstream.v1 import trace_pb2
 _LEAST_FOLDED = 3
 """Fewer rounds are shown one by one."""
 
-_PROPOSERS = {"ngram": "n-gram", "": "-"}
+_PROPOSERS = {"ngram": "n-gram", "prediction": "caller", "": "-"}
+"""Words that fit into the column."""
 
 
 @dataclass(frozen=True, slots=True)

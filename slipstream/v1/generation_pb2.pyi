@@ -198,8 +198,9 @@ class LogprobSettings(_message.Message):
     top_count: _builtins.int
     """How many of the likeliest tokens to report beside each chosen one, from 0 to 20."""
     prompt: _builtins.bool
-    """Report the prompt's tokens too, from the second on. The prompt is then computed again, without
-    prefix reuse. At most 200,000 log-probabilities for a prompt, and 100,000 with token_bytes.
+    """Report the prompt's tokens too, from the second on; of several answers to one prompt, with the
+    first. The prompt is then computed again, without prefix reuse. At most 200,000
+    log-probabilities for a prompt, and 100,000 with token_bytes.
     """
     token_bytes: _builtins.bool
     """Report the bytes of each token too."""
@@ -269,6 +270,10 @@ class Speculation(_message.Message):
         """The session's own tokens, where they repeat themselves; the draft service is not asked."""
         PROPOSER_HEADS: Speculation._Proposer.ValueType  # 3
         """Heads on the target's hidden states, if the target has any; the draft service is not asked."""
+        PROPOSER_PREDICTION: Speculation._Proposer.ValueType  # 4
+        """The caller's prediction. Only traces and counts have it: a request has a prediction or none."""
+        PROPOSER_OTHER: Speculation._Proposer.ValueType  # 5
+        """Another maker of hints. Only traces and counts have it."""
 
     class Proposer(_Proposer, metaclass=_ProposerEnumTypeWrapper):
         """Who proposes."""
@@ -281,6 +286,10 @@ class Speculation(_message.Message):
     """The session's own tokens, where they repeat themselves; the draft service is not asked."""
     PROPOSER_HEADS: Speculation.Proposer.ValueType  # 3
     """Heads on the target's hidden states, if the target has any; the draft service is not asked."""
+    PROPOSER_PREDICTION: Speculation.Proposer.ValueType  # 4
+    """The caller's prediction. Only traces and counts have it: a request has a prediction or none."""
+    PROPOSER_OTHER: Speculation.Proposer.ValueType  # 5
+    """Another maker of hints. Only traces and counts have it."""
 
     @_typing.final
     class Off(_message.Message):

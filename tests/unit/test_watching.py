@@ -37,6 +37,7 @@ from orchestrator.watching.sampled_rounds import SampledRounds
 from orchestrator.watching.totals import Totals
 from orchestrator.watching.turn_trace import MOST_SPANS, Detail
 from orchestrator.watching.watching import WatchedTurn, Watching
+from slipstream.cli.words import proposer_of
 from slipstream.client.results import Result
 from slipstream.errors import FieldViolation, InvalidFieldsError
 from slipstream.sampling.rule import SamplingRule
@@ -471,6 +472,15 @@ def test_a_message_holds_the_last_turns_that_fit_and_the_last_one_always() -> No
     assert [each.turn for each in fitting_turns([turn(1, 1), turn(2, 3000)])] == [2]
     assert fitting_turns([]) == []
     assert turn_trace_message(turns[0]).ByteSize() < 900 * 500
+
+
+def test_a_round_with_a_proposal_tells_whose_it_is() -> None:
+    turn = TurnNote("s", 1)
+    for number, source in enumerate(Source, 1):
+        turn.rounds.add(note(number, outcome=result(source=source)))
+    turn.rounds.add(note(len(Source) + 1, outcome=result(0)))
+    told = [proposer_of(each) for each in turn_trace_message(turn).rounds]
+    assert told == [*(source.value for source in Source), ""]
 
 
 def test_a_failed_round_that_is_kept_keeps_nothing_of_where_it_failed() -> None:
