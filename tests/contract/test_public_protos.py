@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from slipstream.reasons import Audience, Reason
@@ -22,6 +24,12 @@ def test_every_public_proto_says_where_its_code_goes_in_go_java_and_csharp(proto
     assert options.csharp_namespace == "Slipstream.V1"
     stem = proto.file.name.rpartition("/")[2].removesuffix(".proto")
     assert options.java_outer_classname == f"{stem.title()}Proto"
+
+
+def test_the_node_package_exports_every_public_proto() -> None:
+    exported = Path("clients/node/src/contract.ts").read_text()
+    for proto in public_protos():
+        assert f'export * from "./contract/{proto.file.name.removesuffix(".proto")}_pb.js";' in exported
 
 
 def test_every_method_names_reasons_that_exist() -> None:

@@ -4,8 +4,10 @@
  */
 export * from "./contract/google/rpc/error_details_pb.js";
 export * from "./contract/google/rpc/status_pb.js";
+export * from "./contract/slipstream/v1/acceptance_pb.js";
 export * from "./contract/slipstream/v1/errors_pb.js";
 export * from "./contract/slipstream/v1/generation_pb.js";
+export * from "./contract/slipstream/v1/operator_pb.js";
 export * from "./contract/slipstream/v1/orchestrator_pb.js";
 export * from "./contract/slipstream/v1/sampling_pb.js";
 export * from "./contract/slipstream/v1/session_pb.js";
