@@ -210,6 +210,8 @@ class HttpClient:
             pair = await asyncio.open_connection(self.origin.host, self.origin.port, ssl=self.origin.tls)
         except ConnectionRefusedError as error:
             raise RequestError("connection refused") from error
+        except ssl.SSLCertVerificationError as error:
+            raise RequestError("TLS failed", message=error.verify_message) from error
         except ssl.SSLError as error:
             raise RequestError("TLS failed", message=error.reason or str(error)) from error
         except OSError as error:

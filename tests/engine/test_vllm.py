@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import ssl
 from typing import Any
 
 import numpy as np
 import pytest
+import trustme
 
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.errors import InvalidFieldsError
@@ -14,7 +17,7 @@ from slipstream.sampling.partial.known import PartialRow, Wanted
 from slipstream.sampling.row import Row
 from slipstream.stock.choosing import Chooser
 from slipstream.stock.openai_http import EngineHttp, origin_of
-from slipstream.stock.protocol import Ask, EngineRefusedError, StockRow
+from slipstream.stock.protocol import Ask, EngineLostError, EngineRefusedError, StockRow
 from slipstream.stock.token_probe import TokenProbe
 from slipstream.stock.vllm import Vllm
 from tests.fake_vllm import MODEL, VOCABULARY_SIZE, FakeVllm, logprobs_after
@@ -125,6 +128,17 @@ async def test_a_list_of_models_that_is_none_is_refused(data: Any) -> None:
             await engine.connect()
         assert "vLLM" in str(refused.value)
         await engine.close()
+
+
+async def test_a_certificate_that_is_not_trusted_is_named_with_the_reason() -> None:
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA().issue_cert("localhost").configure_cert(tls)
+    async with await asyncio.start_server(lambda _, writer: writer.close(), "localhost", 0, ssl=tls) as server:
+        port = server.sockets[0].getsockname()[1]
+        http = EngineHttp("vLLM", origin_of(f"https://localhost:{port}"), bearer=None, timeout_seconds=20)
+        with pytest.raises(EngineLostError, match=r"TLS failed: .*issuer certificate"):
+            await http.json("/version")
+        await http.close()
 
 
 @pytest.mark.parametrize(

@@ -20,19 +20,24 @@ from tests.fake_vllm import MODEL, FakeVllm, text_after
 
 PROMPT = [*range(100, 140)]
 END = 2
+KEY = "key-abc123"
 COUNT = 120
 
 
 @pytest.fixture(scope="module")
 def fake() -> Iterator[FakeVllm]:
-    with FakeVllm().serving() as served:
-        yield served
+    fake = FakeVllm()
+    fake.prefix = "/llm/one"
+    with fake.serving():
+        yield fake
 
 
 @pytest.fixture(scope="module")
-def services(fake: FakeVllm) -> Iterator[LocalServices]:
+def services(fake: FakeVllm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServices]:
+    key = tmp_path_factory.mktemp("key") / "key"
+    key.write_text(KEY)
     flags = ["--engine", "vllm", "--engine-address", fake.url, "--engine-patience-seconds", "0.5"]
-    with LocalServices(PairSettings(target_flags=flags)) as local:
+    with LocalServices(PairSettings(target_flags=[*flags, "--engine-token-file", str(key)])) as local:
         yield local
 
 
@@ -59,6 +64,11 @@ def test_what_the_server_does_not_promise_is_reported(services: LocalServices) -
         target = client.server_info().target
         assert "vLLM 0.32.0 does not promise that a row has equal bits in every batch" in target.caveats[0]
         assert (target.device, target.architecture) == ("vLLM 0.32.0", "LlamaForCausalLM")
+
+
+def test_the_servers_key_is_in_every_request_and_in_no_log(services: LocalServices, fake: FakeVllm) -> None:
+    assert fake.authorizations == {f"Bearer {KEY}"}
+    assert KEY not in services.services["verifier"].log.read_text()
 
 
 def test_a_server_that_is_killed_and_started_again_goes_on_with_the_same_text(
@@ -105,6 +115,11 @@ def test_a_quantised_checkpoint_is_the_servers_to_load(fake: FakeVllm, tmp_path:
             "verifier_service",
             ["--engine-address", "localhost"],
             "--engine-address must be an http:// or https:// address",
+        ),
+        (
+            "verifier_service",
+            ["--engine", "sglang", "--engine-model", "lora", "--engine-address", "http://127.0.0.1:9"],
+            "--engine-model must be left out with --engine sglang",
         ),
         (
             "verifier_service",
