@@ -11,6 +11,7 @@ import torch
 
 from slipstream.distilling.records import MOST_LIKELIEST, NO_HINT, SequenceRecord, TargetFacts
 from slipstream.distilling.shard_writer import ClaimedFolder, ShardWriter
+from slipstream.distilling.targets import sampled_digest
 from slipstream.hosting.tokenizer_files import load_tokenizer_files
 
 WEIGHTS = "f" * 64
@@ -37,10 +38,12 @@ def record_of(target: Any, prompt: Sequence[int], count: int) -> SequenceRecord:
     )
 
 
-def write(folder: Path, tokenizer_of: Path, records: Sequence[SequenceRecord], *, with_text: bool = True) -> Path:
-    """Write a folder of shards, whose target has the tokenizer of a directory."""
-    tokenizer = load_tokenizer_files(str(tokenizer_of))
-    facts = TargetFacts("a target", WEIGHTS, tokenizer.fingerprint, 3, tokenizer.token_count)
+def write(folder: Path, target: Path, records: Sequence[SequenceRecord], *, with_text: bool = True) -> Path:
+    """Write a folder of shards, whose target has the tokenizer and the weights of a directory."""
+    tokenizer = load_tokenizer_files(str(target))
+    facts = TargetFacts(
+        "a target", WEIGHTS, tokenizer.fingerprint, 3, tokenizer.token_count, sampled_digest(str(target))
+    )
     writer = ShardWriter(ClaimedFolder(folder), facts, max_bytes=2**30, with_text=with_text)
     for record in records:
         writer.add(record)

@@ -7,6 +7,7 @@ from pathlib import Path
 from slipstream.distilling.collector import Collector
 from slipstream.distilling.records import TargetFacts
 from slipstream.distilling.shard_writer import ClaimedFolder, ShardWriter
+from slipstream.distilling.targets import sampled_digest
 from slipstream.distilling.totals import CollectTotals
 from slipstream.hosting.collecting import Collecting, NotCollecting
 from slipstream.wire.v1 import model_pb2
@@ -28,14 +29,15 @@ class CollectingFolder:
 
     def begin(self, info: model_pb2.ModelInfo) -> Collector:
         """Return the collector of the rows of a model that has been loaded."""
+        settings = self._settings
         facts = TargetFacts(
             name=info.name,
             weights_fingerprint=info.weights_fingerprint,
             tokenizer_fingerprint=info.tokenizer_fingerprint,
             sampling_version=info.sampling_version,
             vocabulary_size=info.vocabulary_size,
+            sampled_digest=sampled_digest(settings.model),
         )
-        settings = self._settings
         writer = ShardWriter(
             self._folder, facts, max_bytes=int(settings.collect_mib * _MIB), with_text=settings.collect_text
         )

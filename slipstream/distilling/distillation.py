@@ -15,11 +15,12 @@ from slipstream.distilling.examples import in_order
 from slipstream.distilling.folder import Lineage, weights_digest, write_folder
 from slipstream.distilling.settings import DistilSettings
 from slipstream.distilling.student import Student, draft_directory
+from slipstream.distilling.targets import refuse_other_target
 from slipstream.distilling.training import Training
 from slipstream.distilling.watch import Tell, Watch
 from slipstream.hosting.tokenizer_files import embedded_directory, load_tokenizer_files
 
-_WHERE_PLACED = ("config", "out", "device", "threads", "checkpoint_seconds")
+_WHERE_PLACED = ("config", "out", "device", "threads", "checkpoint_seconds", "any_target")
 """Settings that a resumed training may change."""
 _FOLDERS = ("target", "draft", "data")
 
@@ -57,6 +58,8 @@ def _distil(settings: DistilSettings, workplace: Workplace, watch: Watch) -> Res
         begun_with=workplace.shards,
     )
     _refuse_other_tokenizers(settings, data)
+    if not settings.any_target:
+        refuse_other_target(settings.target, data.facts, settings.data)
     watch.tell(_size_of(data))
     if workplace.shards is None:
         workplace.begin({shard.name: shard.sha256 for shard in data.shards})

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 TEXTS = {
     "config": "YAML file whose keys are the names of these options. Options that are given win over it",
-    "target": "target whose answers the data holds: a directory, a hub id or 'embedded'. Its tokenizer is read, its weights "
-    "are not",
+    "target": "target whose answers the data holds: a directory, a hub id or 'embedded'. Its tokenizer is read, and samples "
+    "of its weights if they are here",
     "draft": "draft to train: a directory, a hub id or 'embedded'",
     "data": "folder of collected positions, with text (slipstream distill collect, or --collect-text of a verifier)",
     "out": "new folder for the trained draft",
+    "any-target": "train also if the data holds the answers of another model with the same tokenizer; default: False",
     "device": "torch device to train on: cpu, cuda, cuda:1; default: cpu",
     "threads": "threads that compute on the cpu; default: 0, one for each core, or OMP_NUM_THREADS",
     "precision": "float32 or bfloat16, in which the forwards multiply; default: auto, bfloat16 on CUDA devices",

@@ -65,6 +65,13 @@ class TargetFacts:
     tokenizer_fingerprint: str
     sampling_version: int
     vocabulary_size: int
+    sampled_digest: str = ""
+    """`slipstream.distilling.targets.sampled_digest`; empty if it is not known."""
+
+
+_MAY_DIFFER = ("name", "sampled_digest")
+"""Facts that may differ between shards of one target: it may have moved, and older releases wrote
+no digest."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -169,6 +176,7 @@ def read_shard(path: Path) -> Shard:
             metadata["tokenizer_fingerprint"],
             int(metadata["sampling_version"]),
             int(metadata["vocabulary_size"]),
+            metadata.get("sampled_digest", ""),
         )
         began, ended = float(metadata["began"]), float(metadata["ended"])
     except (OSError, SafetensorError, KeyError, ValueError) as error:
@@ -213,13 +221,12 @@ def each_shard(folder: Path, names: Collection[str] | None = None) -> Iterator[t
 
 
 def _difference(one: TargetFacts, other: TargetFacts) -> str:
-    """Return what makes two shards' targets different ones. A model may have moved to another
-    path."""
+    """Return what makes two shards' targets different ones."""
     before, after = asdict(one), asdict(other)
     return "; ".join(
         f"{key.replace('_', ' ')} {after[key]} is not {before[key]}"
         for key in before
-        if key != "name" and before[key] != after[key]
+        if key not in _MAY_DIFFER and before[key] != after[key]
     )
 
 

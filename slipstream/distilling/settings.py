@@ -38,6 +38,7 @@ class DistilSettings(BaseSettings):
     draft: str = _option("draft")
     data: str = _option("data")
     out: str = _option("out")
+    any_target: bool = _option("any-target", False)
     device: str = _option("device", "cpu")
     threads: int = _option("threads", 0, ge=0)
     precision: Literal["auto", "float32", "bfloat16"] = _option("precision", "auto")

@@ -230,6 +230,18 @@ def test_what_cannot_be_trained_is_refused_by_name(material: Material, tmp_path:
         assert not (tmp_path / "new").exists() and not (tmp_path / "new.unfinished").exists()
 
 
+def test_the_answers_of_another_target_are_trained_on_only_if_that_is_said(material: Material, tmp_path: Path) -> None:
+    other = tiny_models.save(tiny_models.build("llama"), tmp_path / "other")
+    with pytest.raises(DistilError, match=r"--target .*other is not the model whose answers .*: their weights differ"):
+        train(material._replace(target=other), tmp_path / "new")
+    moved = shutil.copytree(material.target, tmp_path / "moved")
+    train(material._replace(target=moved), tmp_path / "new", epochs=1)
+    train(material._replace(target=other), tmp_path / "newer", epochs=1, any_target=True)
+    assert_equal(tmp_path / "new", tmp_path / "newer")
+    said = json.loads((tmp_path / "newer" / "lineage.json").read_text())
+    assert (said["target"]["given_as"], said["settings"]["any_target"]) == (str(other), True)
+
+
 def test_one_out_has_one_training_at_a_time(material: Material, tmp_path: Path) -> None:
     told: list[str] = []
 

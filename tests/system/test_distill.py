@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import resource
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from slipstream.cli.local import LocalServices, PairSettings
 from slipstream.client import Client, Settings
+from slipstream.hosting.tokenizer_files import embedded_directory
 from tests import collected, tiny_models
 from tests.commands import SLIPSTREAM, left_behind, run
 
@@ -63,6 +65,25 @@ def test_a_training_stopped_by_ctrl_c_goes_on_and_its_draft_is_served(folder: Pa
             texts.append(client.generate("a prompt", settings=settings).wait())
     assert texts[0].text == texts[1].text
     assert texts[0].draft_token_count > 0
+
+
+def test_the_target_of_collected_answers_is_known_by_its_weights(folder: Path) -> None:
+    (folder / "prompts.txt").write_text("".join(f"What does os.path.{name} do?\n" for name in ("join", "split")))
+    prompts, data = f"--prompts={folder / 'prompts.txt'}", folder / "answers"
+    ended = run("distill", "collect", prompts, "--target=embedded", f"--out={data}", "--max-tokens=8")
+    assert ended.returncode == 0, ended.stderr
+    other = shutil.copytree(embedded_directory("target"), folder / "other")
+    weights = bytearray((other / "model.safetensors").read_bytes())
+    weights[-4096:] = bytes(4096)
+    (other / "model.safetensors").write_bytes(weights)
+    command = ["distill", "--draft=embedded", f"--data={data}", f"--out={folder / 'of-answers'}", "--epochs=1"]
+    ended = run(*command, f"--target={other}")
+    assert ended.returncode == 1
+    assert "other is not the model whose answers --data" in ended.stderr and "that is embedded-target" in ended.stderr
+    for given in (["--target=embedded"], [f"--target={other}", "--any-target", f"--out={folder / 'of-others'}"]):
+        ended = run(*command, *given)
+        assert ended.returncode == 0, ended.stderr
+        assert f"any_target: {str('--any-target' in given).lower()}" in ended.stdout
 
 
 def test_a_full_disk_is_named_and_leaves_no_folder(folder: Path) -> None:

@@ -26,6 +26,7 @@ def train(
     draft: Annotated[str | None, _option("draft", "MODEL")] = None,
     data: Annotated[Path | None, _option("data", "DIR")] = None,
     out: Annotated[Path | None, _option("out", "DIR")] = None,
+    any_target: Annotated[bool | None, _option("any-target")] = None,
     config: Annotated[Path | None, _option("config", "FILE")] = None,
     device: Annotated[str | None, _option("device")] = None,
     threads: Annotated[int | None, _option("threads")] = None,
@@ -54,7 +55,9 @@ def train(
         return
     require("slipstream", "torch")
     given = [
-        f"--{name.replace('_', '-')}={value}" for name, value in sorted(context.params.items()) if value is not None
+        f"--{name.replace('_', '-')}={value}"
+        for name, value in sorted(context.params.items())
+        if value is not None and value is not False  # a switch that is not given, which a file may set
     ]
     command = module_command("slipstream.cli.child", str(os.getpid()), "slipstream.distilling", *given)
     # In a group of its own a terminal's Ctrl-C reaches it once only, from here.
