@@ -9,51 +9,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
-from slipstream.distilling.records import Ints, RecordsError, began_at, read_shard, shard_paths
+from slipstream.distilling.records import RecordsError, began_at, read_shard, shard_paths
+from slipstream.distilling.waiting_answers import Answer, Piece, WaitingAnswers
 
 JOURNAL = ".answered"
-
-
-class _Piece(NamedTuple):
-    """Consecutive positions of a sequence in a shard, up to the last of its tokens."""
-
-    begin: int
-    tokens: Ints
-    shard: str
-
-
-@dataclass(eq=False, slots=True)
-class _Answer:
-    key: str
-    begin: int
-    """Number of the prompt's tokens."""
-    tokens: Ints
-    found_count: int = 0
-    """Tokens whose positions are in shards: the first ones."""
-    shards: list[str] = field(default_factory=list)
-
-    @property
-    def is_whole(self) -> bool:
-        """True if each of its positions is in a shard."""
-        return bool(self.shards) and self.found_count == len(self.tokens)
-
-    def take(self, piece: _Piece) -> bool:
-        """Return whether a piece has the next positions of this answer. They are then counted."""
-        if self.is_whole or not self.begin <= piece.begin <= self.begin + self.found_count < len(piece.tokens):
-            return False
-        said = piece.tokens[self.begin :][: len(self.tokens)]
-        if not np.array_equal(said, self.tokens[: len(said)]):
-            return False
-        self.found_count = len(said)
-        if piece.shard not in self.shards:
-            self.shards.append(piece.shard)
-        return True
 
 
 class CollectedAnswers:
@@ -72,8 +35,8 @@ class CollectedAnswers:
             raise RecordsError(f"{self._journal} cannot be read: {error}") from error
         known = (line.split() for line in lines if line.strip())
         self._shards_of = {key: shards for key, *shards in known if self._are_there(shards)}
-        self._waiting: list[_Answer] = []
-        self._pieces: list[_Piece] = []
+        self._waiting = WaitingAnswers()
+        self._pieces: list[Piece] = []
         """Pieces of no answer yet: a long answer is in shards before it ends."""
 
     def has(self, key: str) -> bool:
@@ -86,7 +49,7 @@ class CollectedAnswers:
 
     def expect(self, key: str, prompt_token_count: int, token_ids: Sequence[int]) -> None:
         """Expect an answer in the shards."""
-        self._waiting.append(_Answer(key, prompt_token_count, np.array(token_ids, dtype=np.int32)))
+        self._waiting.add(Answer(key, prompt_token_count, np.array(token_ids, dtype=np.int32)))
 
     def look(self) -> None:
         """Look at the shards that were written or deleted since the last time. RecordsError."""
@@ -99,12 +62,21 @@ class CollectedAnswers:
         known = {*self._shards.values()}
         for path in [path for path in paths if path not in known]:
             self._read(path)
-        self._waiting.sort(key=lambda answer: not answer.tokens.size)  # an empty one fits all of its length
-        self._pieces = [piece for piece in self._pieces if not any(answer.take(piece) for answer in self._waiting)]
-        if whole := [answer for answer in self._waiting if answer.is_whole]:
+        self._match()
+
+    def _match(self) -> None:
+        """Give each piece to an answer, and note the answers that are whole."""
+        left, whole = [], []
+        for piece in self._pieces:
+            answer = self._waiting.take(piece)
+            if answer is None:
+                left.append(piece)
+            elif answer.is_whole:
+                whole.append(answer)
+        self._pieces = left
+        if whole:
             self._write(whole)
             self._shards_of |= {answer.key: answer.shards for answer in whole}
-            self._waiting = [answer for answer in self._waiting if not answer.is_whole]
 
     def _paths(self) -> list[Path]:
         return shard_paths(self._folder) if self._folder.exists() else []
@@ -124,9 +96,9 @@ class CollectedAnswers:
         for record in shard.records:
             begin, tokens = int(record.positions[0]), np.array(record.tokens)  # a copy, not a view of the shard
             if begin + len(record.positions) == len(tokens):  # none was dropped in between
-                self._pieces.append(_Piece(begin, tokens, began))
+                self._pieces.append(Piece(begin, tokens, began))
 
-    def _write(self, answers: Sequence[_Answer]) -> None:
+    def _write(self, answers: Sequence[Answer]) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             with os.fdopen(os.open(self._journal, flags, 0o600), "w") as file:
