@@ -8,7 +8,9 @@ add up.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import astuple, dataclass
+from functools import reduce
 from typing import NamedTuple
 
 
@@ -21,13 +23,14 @@ class Ratio(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RatioSums:
-    """Sums over turns of a numerator and a denominator, of their squares and of their product."""
+    """Sums over turns of a numerator and a denominator, of their squares and of their product. Sums
+    of whole numbers stay whole."""
 
-    numerator: float = 0.0
-    denominator: float = 0.0
-    numerator_squares: float = 0.0
-    products: float = 0.0
-    denominator_squares: float = 0.0
+    numerator: float = 0
+    denominator: float = 0
+    numerator_squares: float = 0
+    products: float = 0
+    denominator_squares: float = 0
     count: int = 0
 
     @classmethod
@@ -43,11 +46,28 @@ class RatioSums:
         return RatioSums(*[own + sign * added for own, added in zip(astuple(self), astuple(other), strict=True)])
 
     @property
+    def value(self) -> float:
+        """The ratio; 0 while there is none."""
+        return self.numerator / self.denominator if self.denominator else 0.0
+
+    def spread(self, value: float) -> float:
+        """Return the sum over turns of the squared difference between a turn's numerator and what a
+        ratio of ``value`` gives it."""
+        return max(0.0, self.numerator_squares - 2 * value * self.products + value**2 * self.denominator_squares)
+
+    @property
     def ratio(self) -> Ratio | None:
-        """The ratio; None while there is none."""
+        """The ratio with its standard error; None while there is none."""
         if self.denominator <= 0 or self.count < 1:
             return None
-        value = self.numerator / self.denominator
-        squares = self.numerator_squares - 2 * value * self.products + value * value * self.denominator_squares
-        spread = self.count / (self.count - 1) if self.count > 1 else math.inf
-        return Ratio(value, math.sqrt(max(0.0, squares) * spread) / self.denominator if squares > 0 else 0.0)
+        squares = self.spread(self.value)
+        freedom = self.count / (self.count - 1) if self.count > 1 else math.inf
+        return Ratio(self.value, math.sqrt(squares * freedom) / self.denominator if squares else 0.0)
+
+
+NOTHING = RatioSums()
+
+
+def total(sums: Iterable[RatioSums]) -> RatioSums:
+    """Return all sums together."""
+    return reduce(RatioSums.plus, sums, NOTHING)

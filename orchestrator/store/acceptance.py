@@ -12,7 +12,7 @@ from typing import Any, Final
 from orchestrator.store.acceptance_rows import OTHER, AcceptanceKey, AcceptanceRow, TargetChange
 from orchestrator.store.acceptance_tables import COUNTS, KEYS
 from orchestrator.store.database import Database, Transaction
-from slipstream.drift.counts import AcceptanceCounts
+from slipstream.ratio_sums import RatioSums
 
 KEPT_HOURS: Final = 5 * 7 * 24
 """Hours with rows that are kept: five weeks, or more where some have none. They are counted and not
@@ -24,7 +24,7 @@ MOST_ROWS: Final = 512
 """Rows of an hour. Tokens that would need another one are counted as `OTHER` in task and draft."""
 _MOST_TARGETS = 64
 
-_MARKS = ", ".join("?" for _ in (*AcceptanceKey._fields, *AcceptanceCounts._fields, "hour"))
+_MARKS = ", ".join("?" for _ in (*AcceptanceKey._fields, *COUNTS, "hour"))
 _ADDED = ", ".join(f"{name} = acceptance.{name} + excluded.{name}" for name in COUNTS)
 _ADD = f"INSERT INTO acceptance VALUES ({_MARKS}) ON CONFLICT ({KEYS}) DO UPDATE SET {_ADDED}"
 
@@ -38,7 +38,7 @@ class AcceptanceHistory:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def add(self, hour: int, counts: Mapping[AcceptanceKey, AcceptanceCounts]) -> None:
+    async def add(self, hour: int, counts: Mapping[AcceptanceKey, RatioSums]) -> None:
         """Add counts to an hour's rows, and delete rows that are too old."""
 
         def work(t: Transaction) -> None:
@@ -49,7 +49,7 @@ class AcceptanceHistory:
             for key in sorted(counts):  # in one order, so that no two processes wait for each other
                 kept = _bounded(key, known)
                 known.add(kept)
-                t.execute(_ADD, (hour, *kept, *counts[key]))
+                t.execute(_ADD, (hour, *kept, *_numbers(counts[key])))
 
         await self._database.run(work)
 
@@ -95,5 +95,14 @@ def _bounded(key: AcceptanceKey, known: set[AcceptanceKey]) -> AcceptanceKey:
 
 
 def _row_of(found: tuple[Any, ...]) -> AcceptanceRow:
-    hour, task, target, draft, temperature, *counts = found
-    return AcceptanceRow(hour, AcceptanceKey(task, target, draft, temperature), AcceptanceCounts(*counts))
+    hour, task, target, draft, temperature, turns, drafted, accepted, drafted_squared, products, accepted_squared = (
+        found
+    )
+    counts = RatioSums(accepted, drafted, accepted_squared, products, drafted_squared, turns)
+    return AcceptanceRow(hour, AcceptanceKey(task, target, draft, temperature), counts)
+
+
+def _numbers(counts: RatioSums) -> tuple[float, ...]:
+    """Return sums in the order of `COUNTS`."""
+    squares = counts.denominator_squares, counts.products, counts.numerator_squares
+    return counts.count, counts.denominator, counts.numerator, *squares

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from slipstream.drift.counts import AcceptanceCounts
+from slipstream.ratio_sums import RatioSums
 
 OTHER: Final = "other"
 """The task of tokens whose own task has no row of its own."""
@@ -27,7 +27,8 @@ class AcceptanceRow(NamedTuple):
 
     hour: int
     key: AcceptanceKey
-    counts: AcceptanceCounts
+    counts: RatioSums
+    """Accepted over drafted tokens, of turns."""
 
 
 class TargetChange(NamedTuple):

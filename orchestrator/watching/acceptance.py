@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from orchestrator.store.acceptance import MOST_ROWS
 from orchestrator.store.acceptance_rows import OTHER, AcceptanceKey
 from orchestrator.watching.task_names import TaskNames
-from slipstream.drift.counts import NOTHING, AcceptanceCounts
+from slipstream.ratio_sums import NOTHING, RatioSums
 
 _MOST_DRAFTS = 16
 """Drafts by which a process counts; further ones are `OTHER`. Operators bring them, not callers."""
@@ -59,7 +59,7 @@ class AcceptanceTally:
         self._tasks = TaskNames(self._forget)
         self._drafts: set[str] = set()
         self._totals: dict[tuple[str, str], tuple[int, int]] = {}
-        self._unwritten: dict[AcceptanceKey, AcceptanceCounts] = {}
+        self._unwritten: dict[AcceptanceKey, RatioSums] = {}
         self._lock = threading.Lock()
 
     @property
@@ -77,13 +77,13 @@ class AcceptanceTally:
             for draft, (drafted, accepted) in turn.by_draft.items():
                 self._count(AcceptanceKey(task, turn.target, self._draft(draft), turn.temperature), drafted, accepted)
 
-    def take(self) -> dict[AcceptanceKey, AcceptanceCounts]:
+    def take(self) -> dict[AcceptanceKey, RatioSums]:
         """Return the counts that are not written yet, and keep them no more."""
         with self._lock:
             taken, self._unwritten = self._unwritten, {}
         return taken
 
-    def put_back(self, taken: Mapping[AcceptanceKey, AcceptanceCounts]) -> None:
+    def put_back(self, taken: Mapping[AcceptanceKey, RatioSums]) -> None:
         """Keep counts that could not be written."""
         with self._lock:
             for key, counts in taken.items():
@@ -93,12 +93,12 @@ class AcceptanceTally:
         name = key.task, key.draft
         before = self._totals.get(name, (0, 0))
         self._totals[name] = before[0] + drafted, before[1] + accepted
-        self._keep(key, AcceptanceCounts.of_turn(drafted, accepted))
+        self._keep(key, RatioSums.of_turn(accepted, drafted))
 
-    def _keep(self, key: AcceptanceKey, counts: AcceptanceCounts) -> None:
+    def _keep(self, key: AcceptanceKey, counts: RatioSums) -> None:
         if key not in self._unwritten and len(self._unwritten) >= MOST_ROWS:  # the store is away for long
             key = key._replace(task=OTHER, draft=OTHER)
-        self._unwritten[key] = self._unwritten.get(key, NOTHING) + counts
+        self._unwritten[key] = self._unwritten.get(key, NOTHING).plus(counts)
 
     def _draft(self, draft: str) -> str:
         if draft not in self._drafts and len(self._drafts) >= _MOST_DRAFTS:

@@ -15,8 +15,8 @@ from slipstream.cli.output import UNBOUNDED
 from slipstream.cli.words import plural
 from slipstream.drift.advice import advice, shown_fingerprint, shown_task
 from slipstream.drift.change import WEEK_HOURS, State
-from slipstream.drift.counts import AcceptanceCounts
 from slipstream.drift.findings import Finding, worse
+from slipstream.ratio_sums import RatioSums
 from slipstream.v1 import acceptance_pb2
 
 _COLUMNS = ("task", "last week", "now", "", "difference", "since", "temperature", "tokens now", "draft", "target")
@@ -84,13 +84,13 @@ def _cells(finding: Finding) -> tuple[str, ...]:
     is_judged = found.state is not State.FEW
     return (
         shown_task(finding.task),
-        f"{found.before.acceptance:.3f}" if found.before.drafted else "-",
-        f"{found.now.acceptance:.3f}" if found.now.drafted else "-",
+        f"{found.before.value:.3f}" if found.before.denominator else "-",
+        f"{found.now.value:.3f}" if found.now.denominator else "-",
         found.state.value,
         f"{found.difference:+.3f} ± {found.error:.3f}" if is_judged else "-",
         "" if found.since is None else datetime.fromtimestamp(found.since * 3600).strftime("%Y-%m-%d %H:%M"),
         _temperature(finding.temperature_class),
-        str(found.now.drafted),
+        f"{found.now.denominator:.0f}",
         _changed(finding.pair_before.draft, finding.pair.draft),
         _changed(finding.pair_before.target, finding.pair.target),
     )
@@ -135,7 +135,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "since": None if found.since is None else _utc(found.since),
         "last_week": _counted(found.before),
         "now": _counted(found.now),
-        "difference": found.difference if found.before.drafted and found.now.drafted else None,
+        "difference": found.difference if found.before.denominator and found.now.denominator else None,
         "standard_error": found.error if found.state is not State.FEW else None,
         "cause": None if cause is None else cause.value,
         "draft": finding.pair.draft,
@@ -145,12 +145,12 @@ def _finding(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _counted(counts: AcceptanceCounts) -> dict[str, Any]:
+def _counted(counts: RatioSums) -> dict[str, Any]:
     return {
-        "acceptance": counts.acceptance if counts.drafted else None,
-        "draft_token_count": counts.drafted,
-        "accepted_token_count": counts.accepted,
-        "turn_count": counts.turns,
+        "acceptance": counts.value if counts.denominator else None,
+        "draft_token_count": int(counts.denominator),
+        "accepted_token_count": int(counts.numerator),
+        "turn_count": counts.count,
     }
 
 

@@ -17,16 +17,17 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 
-from slipstream.drift.counts import NOTHING, AcceptanceCounts, overdispersion, total
+from slipstream.drift.variance import overdispersion, variance
+from slipstream.ratio_sums import NOTHING, RatioSums, total
 
 WEEK_HOURS: Final = 168
 
 
 class Hour(NamedTuple):
-    """Counts of one hour, which is given in hours since the epoch."""
+    """Accepted over drafted tokens of one hour, which is given in hours since the epoch."""
 
     hour: int
-    counts: AcceptanceCounts
+    counts: RatioSums
 
 
 class State(Enum):
@@ -52,9 +53,9 @@ class Demand:
     """Standard errors. The best of up to 192 hours divides the two sides, so chance has as many
     tries: see tests/unit/test_drift.py for how often it is wrong."""
 
-    def is_enough(self, counts: AcceptanceCounts) -> bool:
+    def is_enough(self, counts: RatioSums) -> bool:
         """Return whether there are enough tokens to judge."""
-        return counts.drafted >= self.least_tokens and counts.turns >= self.least_turns
+        return counts.denominator >= self.least_tokens and counts.count >= self.least_turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +63,8 @@ class Comparison:
     """Acceptance now and in the week before."""
 
     state: State
-    before: AcceptanceCounts
-    now: AcceptanceCounts
+    before: RatioSums
+    now: RatioSums
     """Tokens since the change; without one those of the most recent hours that are enough."""
     error: float = math.inf
     """Standard error of the difference."""
@@ -73,7 +74,7 @@ class Comparison:
     @property
     def difference(self) -> float:
         """The acceptance now less that of before."""
-        return self.now.acceptance - self.before.acceptance
+        return self.now.value - self.before.value
 
 
 def compare(hours: Sequence[Hour], demand: Demand) -> Comparison:
@@ -89,7 +90,7 @@ def compare(hours: Sequence[Hour], demand: Demand) -> Comparison:
             continue
         best = max(on_this_side, key=lambda split: split.separation)
         error = _error(best.before_hours, best.before, best.after)
-        stays = sign * (recent.acceptance - best.before.acceptance)
+        stays = sign * (recent.value - best.before.value)
         if sign * best.difference > max(demand.least_difference, demand.deviations * error) < math.inf and (
             stays > demand.least_difference
         ):
@@ -100,22 +101,22 @@ def compare(hours: Sequence[Hour], demand: Demand) -> Comparison:
 
 class _Split(NamedTuple):
     since: int
-    before: AcceptanceCounts
-    after: AcceptanceCounts
+    before: RatioSums
+    after: RatioSums
     before_hours: Sequence[Hour]
     separation: float
     """Sum of squares between all hours before and all hours after: comparable between splits."""
 
     @property
     def difference(self) -> float:
-        return self.after.acceptance - self.before.acceptance
+        return self.after.value - self.before.value
 
 
 def _recent_start(hours: Sequence[Hour], demand: Demand) -> int:
     """Return the index of the hour with which the most recent tokens begin that are enough."""
     counts = NOTHING
     for index in range(len(hours) - 1, -1, -1):
-        counts += hours[index].counts
+        counts = counts.plus(hours[index].counts)
         if demand.is_enough(counts):
             return index
     return 0
@@ -127,19 +128,19 @@ def _splits(hours: Sequence[Hour], most: int, demand: Demand) -> Iterator[_Split
     after = total(each.counts for each in hours)
     first, before, earlier = 0, NOTHING, NOTHING
     for index in range(1, most + 1):
-        before, after = before + hours[index - 1].counts, after - hours[index - 1].counts
+        before, after = before.plus(hours[index - 1].counts), after.plus(hours[index - 1].counts, -1)
         while hours[first].hour < hours[index].hour - WEEK_HOURS:
-            before, earlier = before - hours[first].counts, earlier + hours[first].counts
+            before, earlier = before.plus(hours[first].counts, -1), earlier.plus(hours[first].counts)
             first += 1
         if demand.is_enough(before):
-            yield _Split(hours[index].hour, before, after, hours[first:index], _separation(before + earlier, after))
+            yield _Split(hours[index].hour, before, after, hours[first:index], _separation(before.plus(earlier), after))
 
 
-def _separation(before: AcceptanceCounts, after: AcceptanceCounts) -> float:
-    weight = before.drafted * after.drafted / (before.drafted + after.drafted)
-    return weight * (after.acceptance - before.acceptance) ** 2
+def _separation(before: RatioSums, after: RatioSums) -> float:
+    weight = before.denominator * after.denominator / (before.denominator + after.denominator)
+    return weight * (after.value - before.value) ** 2
 
 
-def _error(before_hours: Sequence[Hour], before: AcceptanceCounts, after: AcceptanceCounts) -> float:
+def _error(before_hours: Sequence[Hour], before: RatioSums, after: RatioSums) -> float:
     factor = overdispersion(each.counts for each in before_hours)
-    return math.sqrt(before.variance(factor) + after.variance(factor))
+    return math.sqrt(variance(before, factor) + variance(after, factor))

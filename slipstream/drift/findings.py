@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 
 from slipstream.drift.change import WEEK_HOURS, Comparison, Demand, Hour, State, compare
-from slipstream.drift.counts import NOTHING, AcceptanceCounts
+from slipstream.ratio_sums import NOTHING, RatioSums
 from slipstream.v1 import acceptance_pb2
 
 NOT_DRAFTS: Final = frozenset({"ngram", "prediction"})
@@ -59,7 +59,7 @@ class Finding:
 
 def findings_of(hours: Iterable[acceptance_pb2.AcceptanceHour], demand: Demand) -> list[Finding]:
     """Return a finding for each task and class of temperatures: the worst first, then by name."""
-    series: Mapping[tuple[str, int], dict[tuple[int, Pair], AcceptanceCounts]] = defaultdict(dict)
+    series: Mapping[tuple[str, int], dict[tuple[int, Pair], RatioSums]] = defaultdict(dict)
     for row in hours:
         if row.draft not in NOT_DRAFTS:
             moment = row.hour.seconds // 3600, Pair(row.target_fingerprint, row.draft)
@@ -68,23 +68,23 @@ def findings_of(hours: Iterable[acceptance_pb2.AcceptanceHour], demand: Demand) 
     return sorted(found, key=_rank)
 
 
-def _counts_of(hour: acceptance_pb2.AcceptanceHour) -> AcceptanceCounts:
-    return AcceptanceCounts(
-        hour.turn_count,
-        hour.draft_token_count,
+def _counts_of(hour: acceptance_pb2.AcceptanceHour) -> RatioSums:
+    return RatioSums(
         hour.accepted_token_count,
-        hour.draft_token_square_sum,
-        hour.product_sum,
+        hour.draft_token_count,
         hour.accepted_token_square_sum,
+        hour.product_sum,
+        hour.draft_token_square_sum,
+        hour.turn_count,
     )
 
 
 def _finding(
-    task: str, temperature: int, by_pair: Mapping[tuple[int, Pair], AcceptanceCounts], demand: Demand
+    task: str, temperature: int, by_pair: Mapping[tuple[int, Pair], RatioSums], demand: Demand
 ) -> Finding:
-    by_hour: dict[int, AcceptanceCounts] = {}
+    by_hour: dict[int, RatioSums] = {}
     for (hour, _), counts in by_pair.items():
-        by_hour[hour] = by_hour.get(hour, NOTHING) + counts
+        by_hour[hour] = by_hour.get(hour, NOTHING).plus(counts)
     hours = [Hour(hour, by_hour[hour]) for hour in sorted(by_hour)]
     comparison = compare(hours, demand)
     last = hours[-1].hour + 1
@@ -94,13 +94,13 @@ def _finding(
     return Finding(task, temperature, comparison, before, now)
 
 
-def _pair_of(by_pair: Mapping[tuple[int, Pair], AcceptanceCounts], hours: range) -> Pair:
+def _pair_of(by_pair: Mapping[tuple[int, Pair], RatioSums], hours: range) -> Pair:
     """Return the pair that made most of the tokens of some hours."""
-    drafted: Counter[Pair] = Counter()
+    drafted: dict[Pair, float] = defaultdict(float)
     for (hour, pair), counts in by_pair.items():
         if hour in hours:
-            drafted[pair] += counts.drafted
-    return drafted.most_common(1)[0][0] if drafted else NO_PAIR
+            drafted[pair] += counts.denominator
+    return max(drafted, key=drafted.__getitem__, default=NO_PAIR)
 
 
 _ORDER: Final = (State.WORSE, State.BETTER, State.STEADY, State.FEW)

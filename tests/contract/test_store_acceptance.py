@@ -14,11 +14,11 @@ from orchestrator.store.acceptance_rows import OTHER, AcceptanceKey, AcceptanceR
 from orchestrator.store.opening import MEMORY, open_store
 from orchestrator.store.store import Store
 from orchestrator.watching.acceptance import AcceptanceTally, TurnAcceptance
-from slipstream.drift.counts import AcceptanceCounts
+from slipstream.ratio_sums import RatioSums
 from tests.postgresql import Server, running_server
 
-COUNTS = AcceptanceCounts.of_turn(10, 6)
-LARGE = AcceptanceCounts(2**40, 2**41, 2**41, 2**61, 2**61, 2**61)
+COUNTS = RatioSums.of_turn(6, 10)
+LARGE = RatioSums(2**41, 2**42, 2**60, 2**61, 2**62, 2**40)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ async def test_counts_of_an_hour_add_up_and_come_back_in_order(store: Store) -> 
     expected = [
         AcceptanceRow(7, key("b"), LARGE),
         AcceptanceRow(8, key("a"), COUNTS),
-        AcceptanceRow(8, key("b"), COUNTS + COUNTS),
+        AcceptanceRow(8, key("b"), COUNTS.plus(COUNTS)),
     ]
     assert await store.acceptance.rows(0, 100) == expected
     assert await store.acceptance.rows(8, 8) == expected[1:]
@@ -71,7 +71,7 @@ async def test_several_processes_add_to_the_same_rows(place: str) -> None:
         for _ in range(4):
             await asyncio.gather(*(each.acceptance.add(1, counts) for each in stores))
         rows = await stores[0].acceptance.rows(1, 1)
-        assert [row.counts.turns for row in rows] == [12, 12, 12]
+        assert [row.counts.count for row in rows] == [12, 12, 12]
     finally:
         for each in stores:
             each.close()
@@ -80,7 +80,7 @@ async def test_several_processes_add_to_the_same_rows(place: str) -> None:
 async def test_an_hour_has_so_many_tasks_and_the_rest_is_other(store: Store) -> None:
     await store.acceptance.add(1, {key(f"{number:03}"): COUNTS for number in range(MOST_TASKS)})
     await store.acceptance.add(1, {key(f"late {number}"): COUNTS for number in range(9)})
-    rows = {row.key.task: row.counts.turns for row in await store.acceptance.rows(1, 1)}
+    rows = {row.key.task: row.counts.count for row in await store.acceptance.rows(1, 1)}
     assert len(rows) == MOST_TASKS + 1 and rows[OTHER] == 9
 
 
@@ -95,7 +95,7 @@ async def test_a_flood_of_names_at_one_process_leaves_the_tasks_of_another(place
                     turn.add("draft", 10, 5)
                     tally.end_turn(turn)
                 await each.acceptance.add(hour, tally.take())
-            rows = {row.key.task: row.counts.turns for row in await stores[0].acceptance.rows(hour, hour)}
+            rows = {row.key.task: row.counts.count for row in await stores[0].acceptance.rows(hour, hour)}
             assert rows["summaries"] == 50
     finally:
         for each in stores:
@@ -105,7 +105,7 @@ async def test_a_flood_of_names_at_one_process_leaves_the_tasks_of_another(place
 async def test_an_hour_has_so_many_rows_and_loses_no_tokens(store: Store) -> None:
     await store.acceptance.add(1, {key(draft=f"{number:04}"): COUNTS for number in range(2 * MOST_ROWS)})
     rows = await store.acceptance.rows(1, 1)
-    assert len(rows) == MOST_ROWS + 1 and sum(row.counts.turns for row in rows) == 2 * MOST_ROWS
+    assert len(rows) == MOST_ROWS + 1 and sum(row.counts.count for row in rows) == 2 * MOST_ROWS
 
 
 async def test_so_many_hours_are_kept_whatever_a_wrong_clock_says(store: Store) -> None:
@@ -146,5 +146,5 @@ async def test_rows_outlive_the_process_and_an_older_store_gets_its_tables(tmp_p
     for turns in (1, 2):
         store = open_store(str(place))
         await store.acceptance.add(1, {key(): COUNTS})
-        assert [row.counts.turns for row in await store.acceptance.rows(1, 1)] == [turns]
+        assert [row.counts.count for row in await store.acceptance.rows(1, 1)] == [turns]
         store.close()

@@ -12,7 +12,7 @@ from orchestrator.store.acceptance_rows import OTHER, AcceptanceKey, AcceptanceR
 from orchestrator.watching.acceptance import AcceptanceTally, TurnAcceptance, temperature_class
 from orchestrator.watching.acceptance_keeping import AcceptanceKeeping
 from orchestrator.watching.task_names import IDLE_SECONDS, MOST_PLACES, TaskNames
-from slipstream.drift.counts import AcceptanceCounts
+from slipstream.ratio_sums import RatioSums
 from slipstream.telemetry import instruments
 from tests.clock import Clock
 
@@ -95,7 +95,7 @@ def test_a_turn_counts_once_with_the_squares_of_its_sums() -> None:
     tally.end_turn(turn())
     tally.end_turn(turn())
     key = AcceptanceKey("sums", "t" * 64, DRAFT, 0)
-    assert tally.take() == {key: AcceptanceCounts(2, 20, 12, 200, 120, 72)}
+    assert tally.take() == {key: RatioSums(12, 20, 72, 120, 200, 2)}
     assert tally.take() == {} and tally.totals == {("sums", DRAFT): (20, 12)}
 
 
@@ -116,10 +116,10 @@ def test_a_million_tags_grow_neither_the_metrics_nor_what_waits_for_the_store() 
     assert len(tally.totals) <= (MOST_PLACES + 1) * 17
     waiting = tally.take()
     assert len(waiting) <= MOST_ROWS + 5
-    assert sum(counts.turns for counts in waiting.values()) == 20_000
+    assert sum(counts.count for counts in waiting.values()) == 20_000
     tally.put_back(waiting)
     tally.end_turn(turn())
-    assert sum(counts.turns for counts in tally.take().values()) == 20_001
+    assert sum(counts.count for counts in tally.take().values()) == 20_001
 
 
 def test_metrics_show_the_first_digits_of_a_draft_and_the_whole_name_of_a_source() -> None:
@@ -144,10 +144,10 @@ class History:
 
     def __init__(self) -> None:
         self.is_away = False
-        self.written: list[tuple[int, dict[AcceptanceKey, AcceptanceCounts]]] = []
+        self.written: list[tuple[int, dict[AcceptanceKey, RatioSums]]] = []
         self.asked: list[tuple[int, int]] = []
 
-    async def add(self, hour: int, counts: dict[AcceptanceKey, AcceptanceCounts]) -> None:
+    async def add(self, hour: int, counts: dict[AcceptanceKey, RatioSums]) -> None:
         if self.is_away:
             raise StoreUnavailableError("away")
         self.written.append((hour, counts))
@@ -176,7 +176,7 @@ async def test_what_cannot_be_written_is_written_later() -> None:
     await kept.write()
     await kept.write()
     ((hour, counts),) = history.written
-    assert hour == 10_000 and [each.turns for each in counts.values()] == [2]
+    assert hour == 10_000 and [each.count for each in counts.values()] == [2]
 
 
 async def test_a_store_that_is_away_does_not_stop_a_process_from_serving() -> None:

@@ -15,35 +15,36 @@ from slipstream.cli.drift_report import as_dict, print_report
 from slipstream.cli.output import output
 from slipstream.drift.advice import advice
 from slipstream.drift.change import Comparison, Demand, Hour, State, compare
-from slipstream.drift.counts import NOTHING, AcceptanceCounts, overdispersion, total
 from slipstream.drift.findings import Cause, findings_of
+from slipstream.drift.variance import overdispersion, variance
+from slipstream.ratio_sums import NOTHING, RatioSums, total
 from slipstream.v1 import acceptance_pb2
 
 DEMAND = Demand()
 OLD, NEW, DRAFT, OTHER_DRAFT = "a" * 64, "b" * 64, "d" * 64, "e" * 64
 
 
-def turn(drafted: int, accepted: int) -> AcceptanceCounts:
-    return AcceptanceCounts(1, drafted, accepted, drafted**2, drafted * accepted, accepted**2)
+def turn(drafted: int, accepted: int) -> RatioSums:
+    return RatioSums(accepted, drafted, accepted**2, drafted * accepted, drafted**2, 1)
 
 
-def hour_of(acceptance: float, drafted: int = 800, turns: int = 20) -> AcceptanceCounts:
+def hour_of(acceptance: float, drafted: int = 800, turns: int = 20) -> RatioSums:
     """An hour of equal turns."""
     each = drafted // turns
     return total(turn(each, round(each * acceptance)) for _ in range(turns))
 
 
-def drawn(generator: random.Random, acceptance: float, turns: int = 20, unlike: float = 0.0) -> AcceptanceCounts:
+def drawn(generator: random.Random, acceptance: float, turns: int = 20, unlike: float = 0.0) -> RatioSums:
     """An hour of turns whose own acceptance differs by ``unlike``."""
     found = NOTHING
     for _ in range(turns):
         drafted = generator.randint(10, 70)
         own = min(1.0, max(0.0, generator.gauss(acceptance, unlike)))
-        found += turn(drafted, sum(generator.random() < own for _ in range(drafted)))
+        found = found.plus(turn(drafted, sum(generator.random() < own for _ in range(drafted))))
     return found
 
 
-def series(*parts: tuple[int, Callable[[], AcceptanceCounts]], start: int = 1000) -> list[Hour]:
+def series(*parts: tuple[int, Callable[[], RatioSums]], start: int = 1000) -> list[Hour]:
     counts = [make() for length, make in parts for _ in range(length)]
     return [Hour(start + index, each) for index, each in enumerate(counts)]
 
@@ -56,21 +57,21 @@ def test_the_standard_error_is_that_of_a_ratio_over_turns() -> None:
     counts = total(turn(*each) for each in turns)
     acceptance = 58 / 100
     spread = sum((accepted - acceptance * drafted) ** 2 for drafted, accepted in turns)
-    assert counts.acceptance == acceptance
+    assert counts.value == acceptance
     assert counts.spread(acceptance) == pytest.approx(spread)
-    assert counts.variance() == pytest.approx(spread * 4 / 3 / 100**2)
+    assert variance(counts) == pytest.approx(spread * 4 / 3 / 100**2)
 
 
 def test_equal_turns_are_no_surer_than_independent_tokens() -> None:
     counts = total(turn(40, 32) for _ in range(25))
-    assert counts.variance() == pytest.approx(0.8 * 0.2 / 1000, rel=0.01)
-    assert turn(1000, 800).variance() == math.inf, "one turn shows no spread"
-    assert NOTHING.variance() == math.inf and NOTHING.acceptance == 0
+    assert variance(counts) == pytest.approx(0.8 * 0.2 / 1000, rel=0.01)
+    assert variance(turn(1000, 800)) == math.inf, "one turn shows no spread"
+    assert variance(NOTHING) == math.inf and NOTHING.value == 0
 
 
 def test_counts_add_and_subtract() -> None:
     one, other = turn(10, 9), turn(40, 20)
-    assert one + other - other == one
+    assert one.plus(other).plus(other, -1) == one
 
 
 def test_hours_that_differ_more_than_their_turns_make_the_error_larger() -> None:
@@ -86,7 +87,7 @@ def test_hours_that_differ_more_than_their_turns_make_the_error_larger() -> None
 def test_a_fall_is_found_at_its_hour() -> None:
     found = compare(series((160, lambda: hour_of(0.8)), (8, lambda: hour_of(0.6))), DEMAND)
     assert (found.state, found.since) == (State.WORSE, 1160)
-    assert found.before.acceptance == pytest.approx(0.8) and found.now.acceptance == pytest.approx(0.6)
+    assert found.before.value == pytest.approx(0.8) and found.now.value == pytest.approx(0.6)
     assert found.difference == pytest.approx(-0.2) and 0 < found.error < 0.02
 
 
@@ -123,7 +124,7 @@ def test_hours_that_leave_the_week_do_not_move_the_change() -> None:
     yesterday = [Hour(hour, hour_of(0.99, 200)) for hour in range(146, 150)]
     fallen = [Hour(hour, hour_of(0.43, 4000)) for hour in (170, 171)]
     found = compare([*old, *yesterday, *fallen], Demand(least_tokens=300))
-    assert (found.state, found.since, found.before.drafted) == (State.WORSE, 170, 800)
+    assert (found.state, found.since, found.before.denominator) == (State.WORSE, 170, 800)
 
 
 def test_a_small_fall_does_not_matter_and_a_doubtful_one_is_not_told() -> None:
@@ -167,19 +168,19 @@ def test_a_week_in_which_nothing_changes_is_seldom_called_drift(unlike: float) -
 
 
 def row(
-    hour: int, counts: AcceptanceCounts, task: str = "chat", target: str = OLD, draft: str = DRAFT, temperature: int = 0
+    hour: int, counts: RatioSums, task: str = "chat", target: str = OLD, draft: str = DRAFT, temperature: int = 0
 ) -> acceptance_pb2.AcceptanceHour:
     made = acceptance_pb2.AcceptanceHour(
         task=task,
         target_fingerprint=target,
         draft=draft,
         temperature_class=temperature,
-        turn_count=counts.turns,
-        draft_token_count=counts.drafted,
-        accepted_token_count=counts.accepted,
-        draft_token_square_sum=counts.drafted_squared,
-        product_sum=counts.drafted_accepted,
-        accepted_token_square_sum=counts.accepted_squared,
+        turn_count=counts.count,
+        draft_token_count=int(counts.denominator),
+        accepted_token_count=int(counts.numerator),
+        draft_token_square_sum=int(counts.denominator_squares),
+        product_sum=int(counts.products),
+        accepted_token_square_sum=int(counts.numerator_squares),
     )
     made.hour.FromSeconds(hour * 3600)
     return made
@@ -213,7 +214,7 @@ def test_the_pair_behind_a_change_is_named() -> None:
 def test_two_drafts_of_one_hour_are_one_task() -> None:
     both = [row(1000 + hour, hour_of(0.8), draft=draft) for hour in range(44) for draft in (DRAFT, OTHER_DRAFT)]
     (found,) = findings_of(both, DEMAND)
-    assert found.comparison.state is State.STEADY and found.comparison.before.drafted == 2 * 800 * 43
+    assert found.comparison.state is State.STEADY and found.comparison.before.denominator == 2 * 800 * 43
 
 
 def test_n_grams_and_predictions_say_nothing_about_a_draft() -> None:
