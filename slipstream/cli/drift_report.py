@@ -133,6 +133,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "temperature_class": finding.temperature_class,
         "state": found.state.value.replace(" ", "_"),
         "since": None if found.since is None else _utc(found.since),
+        "now_since": None if found.now_since is None else _utc(found.now_since),
         "last_week": _counted(found.before),
         "now": _counted(found.now),
         "difference": found.difference if found.before.denominator and found.now.denominator else None,

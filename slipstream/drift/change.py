@@ -6,14 +6,15 @@
                              ^ the change: the hour that divides best
 
 A change counts if the two sides differ by more than a number of standard errors and by more than
-what matters, and if the most recent tokens still show it.
+what matters, and if the most recent tokens still show it. The hours after it may hold another one,
+as after a new draft: then what counts as now is what came after that.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -65,11 +66,18 @@ class Comparison:
     state: State
     before: RatioSums
     now: RatioSums
-    """Tokens since the change; without one those of the most recent hours that are enough."""
+    """Tokens since the last change; without one those of the most recent hours that are enough."""
     error: float = math.inf
     """Standard error of the difference."""
     since: int | None = None
     """The first hour of the change; None without one."""
+    again: Comparison | None = None
+    """The comparison of the hours since the change, if acceptance has changed once more."""
+
+    @property
+    def now_since(self) -> int | None:
+        """The first hour of ``now`` after a change; None without one."""
+        return self.since if self.again is None else self.again.now_since
 
     @property
     def difference(self) -> float:
@@ -89,14 +97,20 @@ def compare(hours: Sequence[Hour], demand: Demand) -> Comparison:
         if not on_this_side:
             continue
         best = max(on_this_side, key=lambda split: split.separation)
-        error = _error(best.before_hours, best.before, best.after)
         stays = sign * (recent.value - best.before.value)
-        if sign * best.difference > max(demand.least_difference, demand.deviations * error) < math.inf and (
-            stays > demand.least_difference
-        ):
-            return Comparison(state, best.before, best.after, error, best.since)
-    last = splits[-1]
-    return Comparison(State.STEADY, last.before, recent, _error(last.before_hours, last.before, recent))
+        found = best.compared(state, best.after)
+        if stays > demand.least_difference and _counts(found, sign, demand):
+            again = compare([each for each in hours if each.hour >= best.since], demand)
+            if again.since is not None:
+                found = replace(best.compared(state, again.now), again=again)
+            if _counts(found, sign, demand):
+                return found
+    return replace(splits[-1].compared(State.STEADY, recent), since=None)
+
+
+def _counts(found: Comparison, sign: int, demand: Demand) -> bool:
+    """Return whether a change is large and sure enough."""
+    return sign * found.difference > max(demand.least_difference, demand.deviations * found.error) < math.inf
 
 
 class _Split(NamedTuple):
@@ -110,6 +124,11 @@ class _Split(NamedTuple):
     @property
     def difference(self) -> float:
         return self.after.value - self.before.value
+
+    def compared(self, state: State, now: RatioSums) -> Comparison:
+        factor = overdispersion(each.counts for each in self.before_hours)
+        error = math.sqrt(variance(self.before, factor) + variance(now, factor))
+        return Comparison(state, self.before, now, error, self.since)
 
 
 def _recent_start(hours: Sequence[Hour], demand: Demand) -> int:
@@ -139,8 +158,3 @@ def _splits(hours: Sequence[Hour], most: int, demand: Demand) -> Iterator[_Split
 def _separation(before: RatioSums, after: RatioSums) -> float:
     weight = before.denominator * after.denominator / (before.denominator + after.denominator)
     return weight * (after.value - before.value) ** 2
-
-
-def _error(before_hours: Sequence[Hour], before: RatioSums, after: RatioSums) -> float:
-    factor = overdispersion(each.counts for each in before_hours)
-    return math.sqrt(variance(before, factor) + variance(after, factor))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 from slipstream.drift.change import WEEK_HOURS, Comparison, Demand, Hour, State, compare
@@ -35,6 +36,22 @@ class Pair(NamedTuple):
 NO_PAIR: Final = Pair("", "")
 
 
+class Fall(NamedTuple):
+    """A change for the worse."""
+
+    pair_before: Pair
+    """The pair that made most of the tokens before."""
+    pair: Pair
+    """The pair that made most of the tokens after, up to the next change."""
+
+    @property
+    def cause(self) -> Cause:
+        """The cause by what changed at the same time."""
+        if self.pair.target != self.pair_before.target:
+            return Cause.TARGET
+        return Cause.DRAFT if self.pair.draft != self.pair_before.draft else Cause.REQUESTS
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """The comparison of one task at one class of temperatures."""
@@ -45,16 +62,14 @@ class Finding:
     pair_before: Pair
     """The pair that made most of the tokens before the change."""
     pair: Pair
-    """The pair that made most of the tokens since then."""
+    """The pair that made most of the tokens now."""
+    falls: Sequence[Fall] = ()
+    """Changes for the worse, in order, if acceptance is worse now."""
 
     @property
     def cause(self) -> Cause | None:
-        """The cause by what changed at the same time; None without a change for the worse."""
-        if self.comparison.state is not State.WORSE:
-            return None
-        if self.pair.target != self.pair_before.target:
-            return Cause.TARGET
-        return Cause.DRAFT if self.pair.draft != self.pair_before.draft else Cause.REQUESTS
+        """The cause of the first fall; None without one."""
+        return self.falls[0].cause if self.falls else None
 
 
 def findings_of(hours: Iterable[acceptance_pb2.AcceptanceHour], demand: Demand) -> list[Finding]:
@@ -79,19 +94,26 @@ def _counts_of(hour: acceptance_pb2.AcceptanceHour) -> RatioSums:
     )
 
 
-def _finding(
-    task: str, temperature: int, by_pair: Mapping[tuple[int, Pair], RatioSums], demand: Demand
-) -> Finding:
+def _finding(task: str, temperature: int, by_pair: Mapping[tuple[int, Pair], RatioSums], demand: Demand) -> Finding:
     by_hour: dict[int, RatioSums] = {}
     for (hour, _), counts in by_pair.items():
         by_hour[hour] = by_hour.get(hour, NOTHING).plus(counts)
     hours = [Hour(hour, by_hour[hour]) for hour in sorted(by_hour)]
     comparison = compare(hours, demand)
-    last = hours[-1].hour + 1
-    since = comparison.since if comparison.since is not None else last
-    before = _pair_of(by_pair, range(since - WEEK_HOURS, since))
-    now = _pair_of(by_pair, range(since, last)) if comparison.since is not None else before
-    return Finding(task, temperature, comparison, before, now)
+    changes = [*_changes(comparison)]
+    bounds = [*(since for since, _ in changes), hours[-1].hour + 1]
+    pairs = [_pair_of(by_pair, range(bounds[0] - WEEK_HOURS, bounds[0]))]
+    pairs += [_pair_of(by_pair, range(*each)) for each in pairwise(bounds)]
+    falls = [Fall(*pair) for (_, state), pair in zip(changes, pairwise(pairs), strict=True) if state is State.WORSE]
+    return Finding(task, temperature, comparison, pairs[0], pairs[-1], falls if comparison.state is State.WORSE else ())
+
+
+def _changes(comparison: Comparison) -> Iterator[tuple[int, State]]:
+    """Yield the hours of all changes that a comparison found, and their directions."""
+    found: Comparison | None = comparison
+    while found is not None and found.since is not None:
+        yield found.since, found.state
+        found = found.again
 
 
 def _pair_of(by_pair: Mapping[tuple[int, Pair], RatioSums], hours: range) -> Pair:

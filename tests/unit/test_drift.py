@@ -107,6 +107,24 @@ def test_a_fall_that_is_over_is_no_drift() -> None:
     assert compare(series(*parts), DEMAND).state is State.STEADY
 
 
+@pytest.mark.parametrize("later", [0.8, 0.3])
+def test_after_a_second_change_now_is_what_came_after_it(later: float) -> None:
+    parts = (160, lambda: hour_of(0.9)), (8, lambda: hour_of(0.6)), (4, lambda: hour_of(later))
+    found = compare(series(*parts), DEMAND)
+    assert (found.state, found.since, found.now_since) == (State.WORSE, 1160, 1168)
+    assert found.now.value == pytest.approx(later) and found.before.value == pytest.approx(0.9)
+    assert found.difference == pytest.approx(later - 0.9)
+
+
+def test_three_changes_are_followed_to_the_last_one() -> None:
+    parts = [
+        (length, lambda value=value: hour_of(value)) for length, value in ((99, 0.9), (9, 0.5), (9, 0.8), (9, 0.6))
+    ]
+    found = compare(series(*parts), DEMAND)
+    assert (found.state, found.since, found.now_since) == (State.WORSE, 1099, 1117)
+    assert found.now.value == pytest.approx(0.6)
+
+
 def test_what_fell_more_than_a_week_ago_is_how_it_is_now() -> None:
     parts = (24, lambda: hour_of(0.8)), (170, lambda: hour_of(0.6))
     found = compare(series(*parts), DEMAND)
@@ -209,6 +227,30 @@ def test_the_pair_behind_a_change_is_named() -> None:
     after = [row(1040 + hour, hour_of(0.5), draft=OTHER_DRAFT) for hour in range(4)]
     (found,) = findings_of([*before, *after], DEMAND)
     assert found.cause is Cause.DRAFT and (found.pair_before.draft, found.pair.draft) == (DRAFT, OTHER_DRAFT)
+
+
+def changed(*parts: tuple[int, float, str]) -> list[acceptance_pb2.AcceptanceHour]:
+    """Return hours with an acceptance and a draft, part by part."""
+    hours = [(acceptance, draft) for count, acceptance, draft in parts for _ in range(count)]
+    return [row(1000 + at, hour_of(acceptance), draft=draft) for at, (acceptance, draft) in enumerate(hours)]
+
+
+def test_a_new_draft_that_wins_a_part_back_is_not_taken_for_the_cause() -> None:
+    third = "f" * 64
+    (found,) = findings_of(changed((40, 0.9, DRAFT), (4, 0.5, DRAFT), (4, 0.8, OTHER_DRAFT)), DEMAND)
+    assert found.cause is Cause.REQUESTS and (found.pair_before.draft, found.pair.draft) == (DRAFT, OTHER_DRAFT)
+    hours = changed((40, 0.9, DRAFT), (4, 0.5, OTHER_DRAFT), (4, 0.8, third))
+    (found,) = findings_of(hours, DEMAND)
+    assert found.cause is Cause.DRAFT and (found.pair_before.draft, found.pair.draft) == (DRAFT, third)
+    (told,) = advice([found])
+    assert "changed at that time, from dddddddd to eeeeeeee" in told
+    assert "0.900  0.800  worse" in report(hours)
+
+
+def test_each_of_two_falls_has_its_cause() -> None:
+    (found,) = findings_of(changed((40, 0.9, DRAFT), (4, 0.6, DRAFT), (4, 0.3, OTHER_DRAFT)), DEMAND)
+    assert [fall.cause for fall in found.falls] == [Cause.REQUESTS, Cause.DRAFT]
+    assert len(advice([found])) == 2
 
 
 def test_two_drafts_of_one_hour_are_one_task() -> None:
