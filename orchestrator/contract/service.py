@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Protocol
@@ -66,6 +67,10 @@ class PeersView(Protocol):
     @property
     def reachable(self) -> tuple[bool, bool]:
         """Two booleans: a verifier can be reached now, and the draft can."""
+
+    @property
+    def collect_share(self) -> float | None:
+        """Largest share of the sequences that a verifier collects; None if none says it."""
 
     async def statuses(self) -> list[PeerStatus]:
         """Return the status of each."""
@@ -260,7 +265,7 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
             verifier_reachable, draft_reachable = self._peers.reachable
             return orchestrator_pb2.GetServerInfoResponse(
                 version=VERSION,
-                target=model_message(pair.target),
+                target=model_message(replace(pair.target, collect_share=self._peers.collect_share)),
                 draft=None if draft is None else model_message(draft),
                 default_speculation=speculation_message(ADAPTIVE if default is None else default),
                 max_draft_length=limits.max_draft_length,

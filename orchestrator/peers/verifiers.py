@@ -55,6 +55,12 @@ class Verifiers:
         return any(peer.reachable for peer in self.peers if peer.address in self._admitted)
 
     @property
+    def collect_share(self) -> float | None:
+        """Largest share of the sequences that a verifier in use collects; None if none says it."""
+        infos = [peer.info for peer in self.peers if peer.address in self._admitted]
+        return max((each.collect_share for each in infos if each and each.collect_share is not None), default=None)
+
+    @property
     def in_use(self) -> list[VerifierPeer]:
         """The verifiers that answer. If none does, all verifiers that sessions may use."""
         return self._usable() or [peer for peer in self.peers if peer.address in self._admitted]

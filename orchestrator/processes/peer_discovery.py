@@ -76,6 +76,11 @@ class Peers:
         """Return whether a verifier, and whether a draft, can be reached now."""
         return self.verifiers.reachable, any(peer.reachable for peer in self._draft_peers.values())
 
+    @property
+    def collect_share(self) -> float | None:
+        """Largest share of the sequences that a verifier collects; None if none says it."""
+        return self.verifiers.collect_share
+
     async def statuses(self) -> list[PeerStatus]:
         """Ask every peer for its status."""
         return list(await asyncio.gather(*(peer.status() for peer in self.all)))
@@ -172,6 +177,8 @@ class Peers:
             )
             await wait_for_restart(peer)
         self._admit(peer)
+        while True:  # it may come back with another share that it collects
+            await wait_for_restart(peer)
 
     async def _attend_draft(self, peer: DraftPeer) -> None:
         """Use a draft once it serves, and ask what it hosts after each restart."""

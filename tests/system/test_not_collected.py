@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -40,6 +41,17 @@ def collected(out: Path, *marks: str) -> set[str]:
     codec = Codec.from_files(load_tokenizer_files(TARGET).files)
     texts = [codec.text_with_special_tokens(record.tokens.tolist()) for record in read_shards(out)]
     return {mark for mark in marks if any(mark in text for text in texts)}
+
+
+def test_callers_are_told_what_a_verifier_collects_after_it_was_started_again(tmp_path: Path) -> None:
+    with LocalServices(replace(PAPER_PAIR, draft="")) as local, Client(local.orchestrator_address) as client:
+        assert client.server_info().target.collect_share == 0
+        local.services["verifier"].stop()
+        collect = ["--collect", str(tmp_path / "out"), "--collect-share", "0.5"]
+        local.settings = replace(local.settings, target_flags=[*PAPER_PAIR.target_flags, *collect])
+        local.start_verifier()
+        while client.server_info().target.collect_share != 0.5:
+            time.sleep(0.1)
 
 
 @pytest.mark.essential
