@@ -16,6 +16,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 from slipstream.bearer_tokens import make_token
 from slipstream.cli.local import LocalServices, PairSettings
 from slipstream.client import Client, Settings
+from slipstream.distilling.records import read_shards
 from tests.dropping_proxy import DroppingProxy
 from tests.gateway_process import GatewayProcess, gateway_process
 from tests.system.conftest import PAPER_PAIR
@@ -211,6 +212,41 @@ def test_settings_reach_the_turn_and_a_reload_keeps_them(page: Page, grpc_client
     assert asked.settings.max_token_count == 4
     assert asked.settings.speculation.WhichOneof("mode") == "off"
     expect(page.get_by_text("The answer reached the most tokens")).to_be_visible()
+
+
+KEPT_OUT = "Keep my messages out of what is collected"
+
+
+def test_a_page_of_a_server_that_collects_nothing_has_no_switch_for_it(page: Page) -> None:
+    page.get_by_role("button", name="Settings").click()
+    expect(page.get_by_role("dialog", name="Settings").get_by_label("Seed")).to_be_visible()
+    expect(page.get_by_label(KEPT_OUT)).to_have_count(0)
+
+
+def test_what_a_user_of_the_page_keeps_out_is_not_collected(browser: Browser, tmp_path: Path) -> None:
+    flags = [*PAPER_PAIR.target_flags, "--collect", str(tmp_path / "out"), "--collect-text", "--collect-share", "1"]
+    with (
+        LocalServices(dataclasses.replace(PAPER_PAIR, target_flags=flags)) as services,
+        gateway_process(services.orchestrator_address) as gateway,
+        Client(services.orchestrator_address) as client,
+    ):
+        page = opened(browser, gateway)
+        choose(page, Most_tokens="20")
+        ask(page, "one")
+        wait_for_turns(page, 1)
+        page.get_by_role("button", name="Settings").click()
+        page.get_by_label(KEPT_OUT).check()
+        page.get_by_role("button", name="Done").click()
+        page.get_by_role("button", name="Race it without hints").click()
+        expect(page.locator(".verdict.good")).to_contain_text("The same")
+        page.reload()
+        ask(page, "two")
+        wait_for_turns(page, 2)
+        settings = [client.get_turn(session_id(page), turn).settings for turn in (1, 2)]
+        assert [each.do_not_collect for each in settings] == [False, True]
+        page.context.close()
+    (record,) = read_shards(tmp_path / "out")
+    assert len(record.chosen) == 20
 
 
 def test_an_answer_without_hints_has_the_same_words(page: Page, grpc_client: Client) -> None:

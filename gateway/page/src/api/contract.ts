@@ -23,6 +23,8 @@ export interface Model {
   contextLength: number;
   device: string;
   samplingDefaults?: { temperature?: number; topP?: number };
+  /** Share of the texts that the operator collects to train drafts. */
+  collectShare?: number;
 }
 
 export interface ServerInfo {
@@ -45,6 +47,7 @@ export interface GenerationSettings {
   speculation?: Speculation;
   logprobs?: { topCount: number; tokenBytes: boolean };
   tokenOrigins?: boolean;
+  doNotCollect?: boolean;
 }
 
 export interface TokenLogprob {

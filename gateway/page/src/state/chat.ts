@@ -6,7 +6,7 @@ import type { GenerationSettings, TurnTrace } from "../api/contract";
 import * as api from "../api/sessions";
 import { follow, type TurnCell } from "./running";
 import { attempt, type Conversation, conversationWith, refreshSessions, report, server, sessions } from "./server";
-import { freshName, freshSeed, settings, turnSettings } from "./settings";
+import { freshName, freshSeed, privacyOf, settings, turnSettings } from "./settings";
 import { applyEvent, exportedTurn, newTurn, rateOf, rewind, type Turn } from "./turn";
 
 const COLOURED_TURNS = 20;
@@ -188,7 +188,7 @@ export async function compareWithOff(cell: TurnCell): Promise<void> {
     return;
   }
   const [used, fork] = begun;
-  const plain = { ...used, sampling: { ...used.sampling, seed }, speculation: { off: {} } };
+  const plain = { ...used, sampling: { ...used.sampling, seed }, speculation: { off: {} }, ...privacyOf(settings.value) };
   const other: TurnCell = signal({ ...newTurn(fork.id, number, prompt, messages), requestId: freshName(), settings: plain });
   const watch = other.subscribe((turn) => tell({ tokenCount: turn.tokens.length, rate: rateOf(turn) }));
   try {

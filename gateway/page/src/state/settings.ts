@@ -13,6 +13,8 @@ export interface Settings {
   draftLength: string;
   system: string;
   colours: boolean;
+  /** Messages are kept out of what the operator collects to train drafts. */
+  doNotCollect: boolean;
 }
 
 const KEY = "slipstream.settings";
@@ -27,6 +29,7 @@ export const DEFAULTS: Settings = {
   draftLength: "5",
   system: "",
   colours: true,
+  doNotCollect: false,
 };
 
 export const settings = signal<Settings>(kept());
@@ -57,7 +60,13 @@ export function turnSettings(chosen: Settings, seed: string = chosen.seed): Gene
     ...(speculation && { speculation }),
     logprobs: { topCount: ALTERNATIVES, tokenBytes: true },
     tokenOrigins: true,
+    ...privacyOf(chosen),
   };
+}
+
+/** Return the settings that keep a text private. They hold also while the server collects nothing: it may begin to. */
+export function privacyOf(chosen: Settings): GenerationSettings {
+  return chosen.doNotCollect ? { doNotCollect: true } : {};
 }
 
 function speculationOf(chosen: Settings): Speculation | undefined {

@@ -78,6 +78,18 @@ function Fields() {
           Colour tokens by their origin
         </label>
       </fieldset>
+      {(info?.target.collectShare ?? 0) > 0 && (
+        <fieldset>
+          <legend>Privacy</legend>
+          <label class="check">
+            <input type="checkbox" checked={chosen.doNotCollect} onChange={(event) => set({ doNotCollect: event.currentTarget.checked })} />
+            Keep my messages out of what is collected
+          </label>
+          <div class="field tall">
+            <small>this server collects some texts to train the models that guess ahead; with this, none that you send from now on</small>
+          </div>
+        </fieldset>
+      )}
       <fieldset>
         <legend>New chats</legend>
         <label class="field tall">
