@@ -80,11 +80,12 @@ def distilled(folder: Path, prompts: Sequence[str], options: argparse.Namespace)
     """Collect and train. Returns the new draft and the seconds of both."""
     write(folder / "prompts.jsonl", random.Random(options.seed).sample(prompts, len(prompts)))
     data, out = str(folder / "data"), str(folder / "draft")
+    sampling = ["--temperature", str(options.collect_temperature)]
     collecting = ["--prompts", str(folder / "prompts.jsonl"), "--target", "embedded", "--out", data]
     training = ["--target", "embedded", "--draft", "embedded", "--data", data, "--out", out]
     given = [f"--{name}={value}" for name, value in _TRAINING.items()] + options.train
     seconds = {
-        "collect": _run("distill", "collect", *collecting, "--temperature", "0", "--concurrency", "16"),
+        "collect": _run("distill", "collect", *collecting, *sampling, "--concurrency", "16"),
         "distill": _run("distill", *training, *given),
     }
     return out, seconds
@@ -100,6 +101,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=2000, help="requests to train on, of 12 about each name")
     parser.add_argument("--held-out", type=int, default=100, help="prompts of each domain to measure with")
     parser.add_argument("--draft-length", type=int, default=5, help="draft tokens a round while measuring")
+    parser.add_argument("--collect-temperature", type=float, default=0.0, help="of the answers to train on")
     parser.add_argument("--seed", type=int, default=0, help="seed of what is drawn")
     parser.add_argument("--train", nargs="*", default=[], help="more options of slipstream distill, as --train=--kl=1")
     add_output(parser)

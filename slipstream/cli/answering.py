@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from typing import Any
 
 from slipstream.cli.prompt_lines import Prompt
 from slipstream.client import Client, PeerError, Settings
@@ -18,21 +19,22 @@ class Asking:
     """Settings by which prompts are answered."""
 
     max_tokens: int
-    temperature: float | None
-    """Temperature of the answers; None for the model's own."""
+    sampling: Mapping[str, float]
+    """Sampling fields but for the seed. Those that are not there are the model's own."""
     seed: int
     """The prompt in line n is answered with the seed ``seed + n``."""
     concurrency: int
 
     def settings(self, prompt: Prompt) -> Settings:
         """Return the settings of a prompt."""
-        return Settings(
-            max_token_count=self.max_tokens, temperature=self.temperature, seed=(self.seed + prompt.line) % 2**63
-        )
+        sampling: dict[str, Any] = {**self.sampling, "seed": (self.seed + prompt.line) % 2**63}
+        return Settings(max_token_count=self.max_tokens, **sampling)
 
     def key(self, target: str, prompt: Prompt) -> str:
         """Return a name of a target's answer to a prompt by these settings."""
-        asked = f"{target}\0{self.max_tokens}\0{self.temperature}\0{self.seed}\0{prompt!r}"
+        others = {name: value for name, value in sorted(self.sampling.items()) if name != "temperature"}
+        temperature = self.sampling.get("temperature")
+        asked = f"{target}\0{self.max_tokens}\0{temperature}\0{self.seed}\0{prompt!r}{others or ''}"
         return hashlib.sha256(asked.encode()).hexdigest()[:32]
 
 

@@ -8,11 +8,13 @@ times at which its shards began.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from slipstream.distilling.asked import note_asked
 from slipstream.distilling.records import RecordsError, began_at, read_shard, shard_paths
 from slipstream.distilling.waiting_answers import Answer, Piece, WaitingAnswers
 
@@ -46,6 +48,10 @@ class CollectedAnswers:
     def had(self, key: str) -> bool:
         """Return whether an answer was in the folder at some time since this object was made."""
         return key in self._shards_of
+
+    def note_asked(self, asked: Mapping[str, Any]) -> None:
+        """Note settings by which answers are asked for. RecordsError if that cannot be written."""
+        note_asked(self._folder, asked)
 
     def expect(self, key: str, prompt_token_count: int, token_ids: Sequence[int]) -> None:
         """Expect an answer in the shards."""

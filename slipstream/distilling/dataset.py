@@ -6,7 +6,9 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from slipstream.distilling.asked import read_asked
 from slipstream.distilling.errors import DistilError
 from slipstream.distilling.examples import cut, split
 from slipstream.distilling.records import SequenceRecord, TargetFacts, each_shard, shard_paths
@@ -35,6 +37,8 @@ class Dataset:
     """Sequences without a collected position in their first tokens."""
     newer_shard_count: int = 0
     """Shards of the folder that a training which goes on did not begin with."""
+    asked: Sequence[Mapping[str, Any]] = ()
+    """Settings by which its answers were asked for, if they are not from traffic."""
 
 
 def read_dataset(
@@ -65,7 +69,7 @@ def read_dataset(
             "prompts that are not trained on"
         )
     newer_count = 0 if begun_with is None else len(shard_paths(folder)) - len(begun_with)
-    return Dataset(facts, tuple(notes), training, held, len(records) - len(used), newer_count)
+    return Dataset(facts, tuple(notes), training, held, len(records) - len(used), newer_count, read_asked(folder))
 
 
 def _refuse_changes(folder: Path, begun_with: Mapping[str, str], found: Mapping[str, str]) -> None:

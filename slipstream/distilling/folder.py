@@ -54,6 +54,7 @@ class Lineage:
             "draft": {"weights_sha256": new_digest},
             "data": {
                 "folder": self.settings.data,
+                "asked": [*self.data.asked],
                 "shards": [asdict(shard) for shard in self.data.shards],
                 "training_sequence_count": len(self.data.training),
                 "held_out_sequence_count": len(self.data.held_out),

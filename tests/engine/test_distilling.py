@@ -14,6 +14,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
+from slipstream.distilling.asked import note_asked
 from slipstream.distilling.distillation import Result, distil
 from slipstream.distilling.errors import DistilError
 from slipstream.distilling.option_texts import TEXTS
@@ -117,16 +118,19 @@ def test_the_table_says_whether_enough_was_held_out(material: Material, tmp_path
 
 def test_its_lineage_names_all_that_it_was_made_from(material: Material, tmp_path: Path) -> None:
     result = train(material, tmp_path / "new", epochs=1)
-    again = train(material._replace(draft=tmp_path / "new"), tmp_path / "newer", epochs=1)
+    data = shutil.copytree(material.data, tmp_path / "data")
+    note_asked(data, {"sampling": {"temperature": 0.8}, "seed": 3})
+    again = train(material._replace(draft=tmp_path / "new", data=data), tmp_path / "newer", epochs=1)
     said = json.loads((tmp_path / "newer" / "lineage.json").read_text())
     assert said["target"]["weights_fingerprint"] == collected.WEIGHTS
     assert (said["target"]["name"], said["target"]["given_as"]) == ("a target", str(material.target))
     assert "on the answers of `a target`" in (tmp_path / "newer" / "README.md").read_text()
+    assert said["data"]["asked"] == [{"sampling": {"temperature": 0.8}, "seed": 3}]
     assert [shard["name"] for shard in said["data"]["shards"]] == ["000001.safetensors"]
     assert said["data"]["shards"][0]["row_count"] == PROMPT_COUNT * 10
     assert said["acceptance"]["after"]["sampled"]["by_position"] == again.after.sampled.by_position
     first = json.loads((tmp_path / "new" / "lineage.json").read_text())
-    assert said["base_draft"]["lineage"] == first
+    assert said["base_draft"]["lineage"] == first and first["data"]["asked"] == []
     assert said["base_draft"]["weights_sha256"] == first["draft"]["weights_sha256"]
     assert f"{result.after.row_count:,} tokens" in (tmp_path / "new" / "README.md").read_text()
     kept = read_settings(["--config", str(tmp_path / "new" / "distill.yaml"), "--out", str(tmp_path / "third")])

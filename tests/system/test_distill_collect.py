@@ -17,6 +17,7 @@ import pytest
 
 from slipstream.cli.local import LocalServices
 from slipstream.client import Client, Settings
+from slipstream.distilling.asked import read_asked
 from slipstream.distilling.records import SequenceRecord, read_shards, shard_paths
 from tests.commands import SLIPSTREAM, run, wait_until_none_left
 from tests.system.conftest import PAPER_PAIR
@@ -171,9 +172,30 @@ def test_a_server_that_does_not_collect_all_says_so(share: str, status: int, sai
     assert ("answered" in ended.stdout) == bool(share)
 
 
+def test_answers_are_sampled_as_the_traffic_is_and_the_folder_says_how(tmp_path: Path) -> None:
+    out, prompts = tmp_path / "collected", prompts_in(tmp_path, "a" * 5, "b" * 9)
+    command = [*COLLECT, "--prompts", prompts, "--out", str(out), "--seed", "5"]
+    hot = [*command, "--temperature", "30"]
+    filtered = [*hot, "--sampling", "top-k=1", "--sampling", "min_p=0.01"]
+    for arguments in (hot, filtered, filtered):
+        ended = run(*arguments)
+        assert ended.returncode == 0, ended.stderr
+    assert "2 of 2 prompts were answered before" in ended.stderr
+    likeliest = [bool((record.chosen == record.top_ids[:, 0]).all()) for record in read_shards(out)]
+    assert likeliest == [False, False, True, True]
+    assert (out / ".asked").stat().st_mode & 0o777 == 0o600
+    said = {"target": TARGET, "prompts": prompts, "max_tokens": 20, "seed": 5}
+    assert read_asked(out) == [
+        said | {"sampling": {"temperature": 30.0}},
+        said | {"sampling": {"top_k": 1, "min_p": 0.01, "temperature": 30.0}},
+    ]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["--temperature", "-1"], "--temperature must be 0 (greedy) or from 1e-06 to 100, but is -1"),
+        (["--sampling", "top_p=1.5"], "--sampling top_p must be above 0 and at most 1, but is 1.5"),
         (["--target", TARGET], "--target and --out go together"),
         (["--out", "x"], "--target and --out go together"),
         (["--target", TARGET, "--out", "OPEN"], "has mode 755"),

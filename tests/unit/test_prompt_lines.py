@@ -13,7 +13,7 @@ from slipstream.cli.prompt_lines import Prompt, read_prompts
 from slipstream.cli.terminal import NotTextError
 from slipstream.transport.reloading import FileError
 
-ASKING = Asking(max_tokens=64, temperature=None, seed=7, concurrency=8)
+ASKING = Asking(max_tokens=64, sampling={}, seed=7, concurrency=8)
 
 
 def read(tmp_path: Path, content: str | bytes) -> list[Prompt]:
@@ -101,7 +101,8 @@ def test_a_key_names_target_settings_prompt_and_line() -> None:
     for target, asking, other in (
         ("another", ASKING, prompt),
         ("target", replace(ASKING, seed=8), prompt),
-        ("target", replace(ASKING, temperature=0.0), prompt),
+        ("target", replace(ASKING, sampling={"temperature": 0.0}), prompt),
+        ("target", replace(ASKING, sampling={"top_p": 0.9}), prompt),
         ("target", replace(ASKING, max_tokens=65), prompt),
         ("target", ASKING, Prompt(4, (), "a")),
         ("target", ASKING, Prompt(3, (("user", "a"),))),

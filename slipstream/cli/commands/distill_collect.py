@@ -21,6 +21,7 @@ from slipstream.cli.ending import fail, progress, refusals
 from slipstream.cli.local import PairSettings, free_address
 from slipstream.cli.prompt_lines import Prompt, read_prompts
 from slipstream.cli.reaching import Server, with_server
+from slipstream.cli.sampling_options import sampling_of
 from slipstream.cli.serving import serving
 from slipstream.client import Client
 from slipstream.errors import SlipstreamError
@@ -61,7 +62,15 @@ def collect(
     device: Device = "cpu",
     dtype: Dtype = "bfloat16",
     max_tokens: Annotated[int, typer.Option(min=1, help="most tokens of an answer")] = 512,
-    temperature: Annotated[float | None, typer.Option(help="0 is greedy; default: the model's own")] = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="give that of your traffic: 0 is greedy; default: the model's own")
+    ] = None,
+    sampling: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=NUMBER", help="another sampling field of your traffic, as top_p=0.9; may be repeated"
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="the prompt in line n has the seed SEED + n")] = 0,
     concurrency: Annotated[int, typer.Option(min=1, max=256, help="prompts that are answered at a time")] = 8,
     mib: Annotated[int, typer.Option(min=16, help="most MiB that are kept, the oldest go first")] = 16384,
@@ -80,8 +89,8 @@ def collect(
         fail(
             "--target and --out go together: without them, the server at --address answers, and collects where it is told to"
         )
-    asking = Asking(max_tokens, temperature, seed, concurrency)
     with refusals(""):
+        asking = Asking(max_tokens, sampling_of(sampling or (), temperature), seed, concurrency)
         found = read_prompts("--prompts", prompts)
     if out is None:
         with refusals(server.address), server.client() as client:
@@ -92,11 +101,21 @@ def collect(
     require("slipstream", "compiled", "orchestrator")
     flags = ["--collect", str(out.expanduser()), "--collect-text", "--collect-share", "1", "--collect-mib", str(mib)]
     pair = PairSettings(target=target, draft=draft, device=device, dtype=dtype, target_flags=flags)
-    _collect(found, asking, out.expanduser(), pair)
+    said = {
+        "target": target,
+        "prompts": str(prompts),
+        "max_tokens": max_tokens,
+        "sampling": asking.sampling,
+        "seed": seed,
+    }
+    _collect(found, asking, out.expanduser(), pair, said)
 
 
-def _collect(found: Sequence[Prompt], asking: Asking, out: Path, pair: PairSettings) -> None:
-    """Let services that are started here answer what the folder does not have yet."""
+def _collect(
+    found: Sequence[Prompt], asking: Asking, out: Path, pair: PairSettings, said: Mapping[str, object]
+) -> None:
+    """Let services that are started here answer what the folder does not have yet. ``said``: what
+    the folder keeps about how it was asked for."""
     from slipstream.distilling.collected_answers import CollectedAnswers  # it needs numpy
 
     with refusals(""):
@@ -120,6 +139,7 @@ def _collect(found: Sequence[Prompt], asking: Asking, out: Path, pair: PairSetti
     with ExitStack() as stopped, serving(pair) as services:
         stopped.callback(_tell_collected, collected, keys.values(), out)
         with refusals(services.orchestrator_address), Client(services.orchestrator_address) as client:
+            collected.note_asked(said)
             failed = _ask(client, left, asking, note, look)
     _refuse_failed(failed, *_losses(collected, {prompt.line: keys[prompt] for prompt in found}, failed))
 
