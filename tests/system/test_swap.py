@@ -24,7 +24,9 @@ from slipstream.cli.reaching import Server
 from slipstream.cli.service_process import Service
 from slipstream.cli.swapping.comparison import Verdict
 from slipstream.cli.swapping.goal import Finding, Goal, SwapError
+from slipstream.cli.swapping.new_draft import NewDraft
 from slipstream.cli.swapping.operators import Operators, trial_terms
+from slipstream.cli.swapping.replacement import Replacement
 from slipstream.cli.swapping.trial import Trial
 from slipstream.client import Client, Settings
 from slipstream.rpc.status import PeerError
@@ -104,7 +106,15 @@ def operators(local: LocalServices, name: str = "test") -> Operators:
 
 
 def trial_of(local: LocalServices, address: str, name: str = "test", **goal: float) -> Trial:
-    return Trial(operators(local, name), address, dataclasses.replace(GOAL, **goal), lambda: None, lambda text: None)
+    draft = NewDraft(operators(local, name), address, lambda: None)
+    return Trial(draft, dataclasses.replace(GOAL, **goal))
+
+
+def replace_after(trial: Trial) -> None:
+    """Keep the new draft of a trial, and remove the old ones."""
+    ended = Replacement(trial.draft, trial.old_addresses)
+    ended.keep(trial.goal.share)
+    ended.remove_old()
 
 
 def addresses(local: LocalServices) -> list[str]:
@@ -172,8 +182,7 @@ def test_a_draft_with_the_weights_of_the_old_one_is_not_compared() -> None:
         trial = trial_of(local, new.address)
         finding = trial.find()
         assert finding.verdict is Verdict.UNDECIDED and f"weights of the draft at {local.draft_address}" in finding.why
-        trial.keep()
-        trial.remove_old()
+        replace_after(trial)
         assert addresses(local) == [new.address]
         with pytest.raises(SwapError, match="a draft of this orchestrator already"):
             trial_of(local, new.address).find()
@@ -186,19 +195,14 @@ def test_a_draft_that_dies_in_the_trial_is_failing() -> None:
         Traffic(local.orchestrator_address),
     ):
         words: list[str] = []
-        trial = Trial(
-            operators(local),
-            new.address,
-            dataclasses.replace(GOAL, turn_count=10**6),
-            lambda: words[0] if words else None,
-            lambda text: None,
-        )
+        draft = NewDraft(operators(local), new.address, lambda: words[0] if words else None)
+        trial = Trial(draft, dataclasses.replace(GOAL, turn_count=10**6))
         thread, findings = found_beside(trial)
         until(is_on_trial(local, 0.5), "the trial does not begin")
         new.process.kill()
         words.append("it was killed")
         thread.join()
-        trial.withdraw()
+        trial.draft.withdraw()
         assert findings[0].verdict is Verdict.FAILING and findings[0].why == "it was killed"
         assert addresses(local) == [local.draft_address]
 
@@ -265,8 +269,7 @@ def test_a_trial_goes_on_after_the_orchestrator_is_restarted() -> None:
             thread.join()
             assert traffic.turn_count
         assert findings[0].verdict is Verdict.BETTER, findings[0].why
-        trial.keep()
-        trial.remove_old()
+        replace_after(trial)
         assert addresses(local) == [new.address]
 
 
@@ -280,10 +283,10 @@ def test_a_draft_that_is_not_there_is_waited_for_with_the_reason() -> None:
 
     with served(dataclasses.replace(PAIR, draft=GOOD)) as local:
         trial = trial_of(local, "127.0.0.1:1")
-        trial.report = look
+        trial.draft.report = look
         with pytest.raises(SeenError):
             trial.find()
-        trial.withdraw()
+        trial.draft.withdraw()
         assert addresses(local) == [local.draft_address]
 
 
@@ -311,7 +314,7 @@ def test_a_draft_with_another_tokenizer_is_refused_by_name(tmp_path: Path) -> No
         trial = trial_of(local, new.address)
         with pytest.raises(SwapError, match=r"another tokenizer.* --target-tokenizer"):
             trial.find()
-        trial.withdraw()
+        trial.draft.withdraw()
         assert addresses(local) == [local.draft_address]
 
 
@@ -325,9 +328,8 @@ def test_a_swap_reaches_all_processes_behind_one_port() -> None:
         until(lambda: not any(each.HasField("error") for each in operators(local).list()), "a process is missing")
         trial = trial_of(local, new.address)
         assert trial.find().verdict is Verdict.BETTER
-        trial.keep()
-        trial.remove_old()
-        assert not trial.unreached
+        replace_after(trial)
+        assert not trial.draft.unreached
         processes = operators(local).list()
         assert len(processes) == 2 and len({each.process_id for each in processes}) == 2
         for each in processes:

@@ -11,10 +11,13 @@ from typing import Any, cast
 import pytest
 
 from orchestrator.errors import DraftNotFoundError, DraftOnTrialError, NotReadyError
+from slipstream.cli.swapping import new_draft, replacement
 from slipstream.cli.swapping import trial as trials
 from slipstream.cli.swapping.comparison import Verdict
 from slipstream.cli.swapping.goal import Goal, SwapError
+from slipstream.cli.swapping.new_draft import NewDraft
 from slipstream.cli.swapping.operators import Processes
+from slipstream.cli.swapping.replacement import Replacement
 from slipstream.cli.swapping.trial import Trial
 from slipstream.errors import Code, FieldViolation, InvalidFieldsError, SlipstreamError
 from slipstream.rpc.status import PeerError, error_of, status_of
@@ -101,7 +104,13 @@ class Orchestrator:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trials, "POLL_SECONDS", 0.0)
+    for module in (new_draft, replacement, trials):
+        monkeypatch.setattr(module, "POLL_SECONDS", 0.0)
+
+
+def without_absence(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (new_draft, replacement):
+        monkeypatch.setattr(module, "ABSENCE_SECONDS", 0.0)
 
 
 def trial_of(
@@ -109,7 +118,20 @@ def trial_of(
 ) -> Trial:
     said = words if words is not None else []
     goals = GOAL.__class__(**{name: goal.get(name, getattr(GOAL, name)) for name in Goal.__slots__})
-    return Trial(cast(Any, orchestrator), NEW, goals, lambda: said[0] if said else None, lambda text: None, replaces)
+    return Trial(NewDraft(cast(Any, orchestrator), NEW, lambda: said[0] if said else None), goals, replaces)
+
+
+def replaced(trial: Trial) -> Replacement:
+    """Keep the new draft, and remove the old ones."""
+    ended = kept(trial)
+    ended.remove_old()
+    return ended
+
+
+def kept(trial: Trial) -> Replacement:
+    ended = Replacement(trial.draft, trial.old_addresses)
+    ended.keep(trial.goal.share)
+    return ended
 
 
 def with_another() -> Orchestrator:
@@ -131,8 +153,7 @@ def test_a_trial_begins_without_sessions_and_ends_with_one_draft() -> None:
     assert finding.verdict is Verdict.BETTER and finding.new.turn_count >= 40
     assert orchestrator.calls[:2] == [("list", None), ("add", 0.0)]
     assert {share for call, share in orchestrator.calls if call == "set"} == {0.25}
-    trial.keep()
-    trial.remove_old()
+    replaced(trial)
     assert drafts_of(orchestrator) == [[NEW], [NEW]]
     assert orchestrator.calls[-4:] == [("set", None), ("set", None), ("remove", None), ("set", None)]
 
@@ -142,14 +163,13 @@ def test_a_process_that_is_restarted_gets_the_trial_again(number: int) -> None:
     orchestrator = Orchestrator(process_count=2)
     trial = trial_of(orchestrator)
     looks = itertools.count()
-    trial.report = lambda text: orchestrator.restart(number) if next(looks) == 5 else None
+    trial.draft.report = lambda text: orchestrator.restart(number) if next(looks) == 5 else None
     finding = trial.find()
     assert finding.verdict is Verdict.BETTER and finding.new.turn_count >= 40
-    assert [*orchestrator.calls].count(("add", 0.25)) == 1 and not trial.unreached
+    assert [*orchestrator.calls].count(("add", 0.25)) == 1 and not trial.draft.unreached
     assert drafts_of(orchestrator) == [[OLD, NEW], [OLD, NEW]]
     orchestrator.restart(number)
-    trial.keep()
-    trial.remove_old()
+    replaced(trial)
     assert drafts_of(orchestrator) == [[NEW], [NEW]]
 
 
@@ -165,7 +185,7 @@ def test_an_orchestrator_that_is_away_for_a_moment_is_waited_for() -> None:
 
 
 def test_one_that_stays_away_ends_the_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trials, "_PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(new_draft, "_PATIENCE_SECONDS", 0.0)
     orchestrator = Orchestrator()
     orchestrator.failing = iter([None, None, None, None, NotReadyError("away"), NotReadyError("away")])
     with pytest.raises(PeerError) as error:
@@ -205,20 +225,20 @@ def test_a_trial_that_another_process_cannot_take_names_it() -> None:
 def test_old_drafts_stay_until_every_process_reaches_the_new_one(
     is_there: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trials, "_ABSENCE_SECONDS", 0.0)
+    without_absence(monkeypatch)
     orchestrator = Orchestrator(process_count=2)
     trial = trial_of(orchestrator)
     trial.find()
-    trial.keep()
+    ended = kept(trial)
     if is_there:
         orchestrator.processes[1][NEW].state = pb.DRAFT_STATE_CONNECTING
         orchestrator.processes[1][NEW].trouble = "connection refused"
     else:
         del orchestrator.processes[1][NEW]
         orchestrator.new.state = pb.DRAFT_STATE_CONNECTING  # where it is added again
-    trial.remove_old()
+    ended.remove_old()
     why = "at-p1: connection refused" if is_there else "at-p0: it does not reach the draft"
-    assert [*trial.remaining] == [OLD] and f"the process at {why}" in trial.remaining[OLD]
+    assert [*ended.remaining] == [OLD] and f"the process at {why}" in ended.remaining[OLD]
     assert drafts_of(orchestrator) == [[OLD, NEW], [OLD, NEW]]
 
 
@@ -226,10 +246,10 @@ def test_a_process_that_missed_the_end_of_the_trial_is_told_again() -> None:
     orchestrator = Orchestrator(process_count=2)
     trial = trial_of(orchestrator)
     trial.find()
-    trial.keep()
+    ended = kept(trial)
     orchestrator.processes[1][NEW].trial.share = 0.25  # its lease would end
-    trial.remove_old()
-    assert not orchestrator.processes[1][NEW].HasField("trial") and not trial.remaining
+    ended.remove_old()
+    assert not orchestrator.processes[1][NEW].HasField("trial") and not ended.remaining
 
 
 def test_a_process_that_misses_one_change_of_several_is_named() -> None:
@@ -245,9 +265,8 @@ def test_a_process_that_misses_one_change_of_several_is_named() -> None:
     orchestrator.remove = missing_the_first  # type: ignore[method-assign]
     trial = trial_of(orchestrator)
     trial.find()
-    trial.keep()
-    trial.remove_old()
-    assert trial.unreached == {"at-p1": "away"} and not trial.remaining
+    ended = replaced(trial)
+    assert trial.draft.unreached == {"at-p1": "away"} and not ended.remaining
 
 
 def test_of_several_drafts_those_that_are_named_are_compared_and_replaced() -> None:
@@ -255,26 +274,25 @@ def test_of_several_drafts_those_that_are_named_are_compared_and_replaced() -> N
     trial = trial_of(orchestrator, replaces=["old:2", "old:2"])
     finding = trial.find()
     assert finding.old.turn_count < 2 * finding.new.turn_count  # two processes, and one draft in each
-    trial.keep()
-    trial.remove_old()
+    replaced(trial)
     assert drafts_of(orchestrator) == [[OLD, NEW], [OLD, NEW]] and trial.staying == [OLD]
     with pytest.raises(SwapError, match=f"old:3 is no draft of this orchestrator; its drafts: {OLD}, {NEW}"):
-        Trial(cast(Any, orchestrator), "new:2", GOAL, lambda: None, lambda text: None, ["old:3"]).find()
+        Trial(NewDraft(cast(Any, orchestrator), "new:2", lambda: None), GOAL, ["old:3"]).find()
 
 
 def test_a_draft_that_died_since_it_was_measured_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     orchestrator = Orchestrator()
     trial = trial_of(orchestrator)
     assert trial.find().verdict is Verdict.BETTER
-    monkeypatch.setattr(trials, "_ABSENCE_SECONDS", 0.0)
+    without_absence(monkeypatch)
     orchestrator.processes[0][NEW].state = pb.DRAFT_STATE_AWAY
     with pytest.raises(SwapError, match="not reached it"):
-        trial.keep()
+        kept(trial)
     assert orchestrator.processes[0][NEW].HasField("trial")
 
 
 def test_a_trial_is_renewed_while_the_user_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trials, "_LEASE_SECONDS", 0.06)
+    monkeypatch.setattr(new_draft, "_LEASE_SECONDS", 0.06)
     orchestrator = Orchestrator()
     trial = trial_of(orchestrator)
     trial.find()
@@ -289,7 +307,7 @@ def test_a_trial_is_renewed_while_the_user_is_asked(monkeypatch: pytest.MonkeyPa
         return answer(call, share)
 
     orchestrator._answer = counted  # type: ignore[method-assign]
-    with trial.renewed():
+    with trial.draft.renewed(0.25):
         assert enough.wait(60)
     assert set(orchestrator.calls) == {("set", 0.25)}
 
@@ -300,7 +318,7 @@ def test_a_draft_that_was_there_already_is_not_withdrawn() -> None:
     trial = trial_of(orchestrator)
     with pytest.raises(SwapError, match="already"):
         trial.find()
-    trial.withdraw()
+    trial.draft.withdraw()
     assert drafts_of(orchestrator) == [[OLD, NEW]] and orchestrator.calls == [("list", None)]
 
 
@@ -310,26 +328,26 @@ def test_a_draft_that_was_there_already_is_not_withdrawn() -> None:
 def test_only_a_draft_that_may_have_been_added_is_withdrawn(
     error: SlipstreamError, is_removed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trials, "_PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(new_draft, "_PATIENCE_SECONDS", 0.0)
     orchestrator = Orchestrator()
     trial = trial_of(orchestrator)
     orchestrator.failing = itertools.chain([None], itertools.repeat(error))
     with pytest.raises(PeerError):
         trial.find()
     orchestrator.failing = itertools.repeat(None)
-    trial.withdraw()
+    trial.draft.withdraw()
     assert (("remove", None) in orchestrator.calls) == is_removed
 
 
 def test_a_draft_that_is_not_reached_is_failing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trials, "_ABSENCE_SECONDS", 0.0)
+    without_absence(monkeypatch)
     orchestrator = Orchestrator()
     trial = trial_of(orchestrator)
 
     def go_away(text: str) -> None:
         orchestrator.new.state = orchestrator.processes[0][NEW].state = pb.DRAFT_STATE_AWAY
 
-    trial.report = go_away
+    trial.draft.report = go_away
     finding = trial.find()
     assert finding.verdict is Verdict.FAILING and "not reached it" in finding.why
 
@@ -346,7 +364,7 @@ def test_a_draft_that_never_serves_is_failing() -> None:
     orchestrator.new.state, orchestrator.new.trouble = pb.DRAFT_STATE_CONNECTING, "connection refused"
     said: list[str] = []
     trial = trial_of(orchestrator, start_seconds=0.05)
-    trial.report = said.append
+    trial.draft.report = said.append
     finding = trial.find()
     assert finding.verdict is Verdict.FAILING and "in 0.05 s: connection refused" in finding.why
     assert not said or set(said) == {"waiting until the new draft serves: connection refused"}
@@ -355,11 +373,11 @@ def test_a_draft_that_never_serves_is_failing() -> None:
 def test_a_draft_whose_process_ends_is_failing_and_is_not_kept() -> None:
     orchestrator, words = Orchestrator(), list[str]()
     trial = trial_of(orchestrator, words)
-    trial.report = lambda text: words.append("out of memory")
+    trial.draft.report = lambda text: words.append("out of memory")
     finding = trial.find()
     assert (finding.verdict, finding.why) == (Verdict.FAILING, "out of memory")
     with pytest.raises(SwapError, match="out of memory"):
-        trial.keep()
+        kept(trial)
 
 
 def test_an_old_draft_that_cannot_be_removed_is_told() -> None:
@@ -367,9 +385,8 @@ def test_an_old_draft_that_cannot_be_removed_is_told() -> None:
     trial = trial_of(orchestrator)
     trial.find()
     orchestrator.failing = iter([None, None, None, DraftOnTrialError("on trial", address=OLD)])
-    trial.keep()
-    trial.remove_old()
-    assert trial.remaining == {OLD: "on trial"}
+    ended = replaced(trial)
+    assert ended.remaining == {OLD: "on trial"}
 
 
 def test_without_traffic_nothing_is_decided() -> None:

@@ -24,7 +24,9 @@ from slipstream.cli.service_process import START_SECONDS
 from slipstream.cli.swapping.comparison import Verdict
 from slipstream.cli.swapping.draft_process import DraftProcess
 from slipstream.cli.swapping.goal import Finding, Goal
+from slipstream.cli.swapping.new_draft import NewDraft
 from slipstream.cli.swapping.operators import Operators
+from slipstream.cli.swapping.replacement import Replacement
 from slipstream.cli.swapping.showing import as_dict, lines_after, table
 from slipstream.cli.swapping.trial import Trial
 from slipstream.extras import require
@@ -97,7 +99,8 @@ def swap(
     goal = Goal(share, turns, tokens, 60 * minutes, START_SECONDS)
     process = _started(model, listen, device, dtype, flags or []) if model else None
     address = process.address if process else running
-    trial = Trial(operators, address, goal, lambda: _last_words(process), lambda text: None, replaces or ())
+    draft = NewDraft(operators, address, lambda: _last_words(process))
+    trial = Trial(draft, goal, replaces or ())
     try:
         if not _is_kept_after(trial, process, server, keep=keep, ask=ask, as_json=as_json):
             raise typer.Exit(3)
@@ -110,26 +113,27 @@ def _is_kept_after(
 ) -> bool:
     """Run the trial, leave the new draft in place of the old ones or nothing of it, and report.
     Return whether it was kept."""
-    is_kept = False
+    kept: Replacement | None = None
     try:
         with refusals(server.address):
-            with _shown(trial):
+            with _shown(trial.draft):
                 finding = trial.find()
             if _decide(trial, finding, keep=keep, ask=ask):
-                trial.keep()
+                replacement = Replacement(trial.draft, trial.old_addresses)
+                replacement.keep(trial.goal.share)
                 if process is not None:
                     process.keep()
-                is_kept = True
-                trial.remove_old()
+                kept = replacement
+                kept.remove_old()
     except BaseException:
-        if is_kept:
-            _report(trial, finding, process, is_kept=True, as_json=as_json)
+        if kept is not None:
+            _report(trial, finding, process, kept, as_json=as_json)
         raise
     finally:
-        if not is_kept:
-            _withdraw(trial, process)
-    _report(trial, finding, process, is_kept=is_kept, as_json=as_json)
-    return is_kept
+        if kept is None:
+            _withdraw(trial.draft, process)
+    _report(trial, finding, process, kept, as_json=as_json)
+    return kept is not None
 
 
 def _check_start(server: Server, model: str, listen: str) -> None:
@@ -157,14 +161,14 @@ def _last_words(process: DraftProcess | None) -> str | None:
 
 
 @contextmanager
-def _shown(trial: Trial) -> Iterator[None]:
+def _shown(draft: NewDraft) -> Iterator[None]:
     """Show how far a trial is: on a terminal in one line, else a line when it changes."""
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(*columns, console=progress, transient=True, disable=not progress.is_terminal) as bar:
         task = bar.add_task("starting")
-        trial.report = lambda text: bar.update(task, description=text)
+        draft.report = lambda text: bar.update(task, description=text)
         if not progress.is_terminal:
-            trial.report = _Lines().say
+            draft.report = _Lines().say
         yield
 
 
@@ -186,32 +190,35 @@ def _decide(trial: Trial, finding: Finding, *, keep: bool, ask: bool) -> bool:
         return finding.verdict is Verdict.BETTER
     if ask:
         output().print(table(finding))
-        with trial.renewed():
+        with trial.draft.renewed(trial.goal.share):
             return typer.confirm(f"undecided: {finding.why}. Keep the new draft?")
     return keep
 
 
-def _withdraw(trial: Trial, process: DraftProcess | None) -> None:
+def _withdraw(draft: NewDraft, process: DraftProcess | None) -> None:
     """Leave nothing of the new draft."""
     with suppress(PeerError):  # the trial ends with its lease
-        trial.withdraw()
+        draft.withdraw()
     if process is not None:
         process.stop()
 
 
-def _report(trial: Trial, finding: Finding, process: DraftProcess | None, *, is_kept: bool, as_json: bool) -> None:
+def _report(
+    trial: Trial, finding: Finding, process: DraftProcess | None, kept: Replacement | None, *, as_json: bool
+) -> None:
+    is_kept, draft, remaining = kept is not None, trial.draft, kept.remaining if kept is not None else {}
     if as_json:
-        typer.echo(json.dumps(as_dict(finding, is_kept=is_kept, address=trial.address, unreached=trial.unreached)))
+        typer.echo(json.dumps(as_dict(finding, is_kept=is_kept, address=draft.address, unreached=draft.unreached)))
     else:
         console = output()
         if finding.new.turn_count or finding.old.turn_count:
             console.print(table(finding))
         console.print(f"{finding.verdict}: {finding.why}", markup=False, soft_wrap=True)
-    removed = [address for address in trial.old_addresses if address not in trial.remaining]
-    drafts = [*trial.staying, trial.address]
+    removed = [address for address in trial.old_addresses if address not in remaining]
+    drafts = [*trial.staying, draft.address]
     for line in lines_after(is_kept=is_kept, process=process, drafts=drafts, removed=removed):
         progress.print(line, markup=False, highlight=False, soft_wrap=True)
-    for address, why in trial.remaining.items():
+    for address, why in remaining.items():
         progress.print(f"the old draft at {address} serves on: {why}", style="yellow", markup=False, soft_wrap=True)
-    for address, why in trial.unreached.items():
+    for address, why in draft.unreached.items():
         progress.print(f"not reached: the process at {address}: {why}", style="yellow", markup=False, soft_wrap=True)
