@@ -83,7 +83,7 @@ FAMILIES = {
     "starcoder2": Family(
         4, 2, qkv_bias="use_bias", output_bias="use_bias", mlp_bias="use_bias", is_gated=False, is_tied=True
     ),
-    "gpt_neox": Family(4, 2, mlp_bias=True, is_gated=False, is_divided=False),
+    "gpt_neox": Family(4, 2, mlp_bias=True, is_gated=False),
     "mixtral": Family(has_experts=True, expert_size="intermediate_size", window=_every, is_divided=False),
     "granitemoe": Family(has_experts=True, expert_size="intermediate_size", is_divided=False),
     "olmoe": Family(query_key_norm="whole", has_experts=True, expert_size="intermediate_size", is_divided=False),

@@ -140,11 +140,10 @@ def test_what_a_decoder_of_another_model_leaves_out_is_what_transformers_takes(f
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_the_engine_divides_the_families_that_the_plan_says(family: str) -> None:
-    """The exception is gpt_neox: the engine would divide its MLP alone, which brings little."""
     model = without_memory(AutoConfig.for_model(family, **SMALL | ({} if family not in DENSE_HEADS else ALL_HEADS)))
     if FAMILIES[family].is_divided:
         divide(model, 2)
-    elif family != "gpt_neox":
+    else:
         with pytest.raises(UnsupportedModelError, match="--tensor-parallel-size 1"):
             divide(model, 2)
 
