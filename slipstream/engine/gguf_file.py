@@ -10,28 +10,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from slipstream.engine.checkpoint import one_line, some
+from slipstream.engine.checkpoint import some
 from slipstream.engine.errors import UnsupportedModelError
+from slipstream.engine.gguf_metadata import AGAIN, read_header
 
-_MAGIC = b"GGUF"
 _SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 """llama.cpp's names of the files of a split model."""
+_MOST_SHARDS = 99_999
 
 _SAMPLES, _SAMPLE_BYTES = 1024, 64
-
-AGAIN = "copy, download or convert it again"
-"""Advice for a damaged file."""
-
-
-def refuse_no_file(path: Path) -> None:
-    """Raise UnsupportedModelError if there is not a GGUF file at ``path``."""
-    try:
-        with path.open("rb") as file:
-            magic = file.read(len(_MAGIC))
-    except OSError as error:
-        raise UnsupportedModelError(f"no GGUF file at {path}: {error.strerror}") from error
-    if magic != _MAGIC:
-        raise UnsupportedModelError(f"{path} is not a GGUF file: it begins with {magic!r}; {AGAIN}")
 
 
 def shards_of(path: Path) -> list[Path]:
@@ -54,7 +41,6 @@ def shards_of(path: Path) -> list[Path]:
         raise UnsupportedModelError(f"{path} lacks {len(absent)} of its {count} files: {some(absent)}; {AGAIN}")
     tensor_count = 0
     for number, each in enumerate(paths):
-        refuse_no_file(each)
         found, of, total, own = _part_of(each)
         if (found, of) != (number, count):
             raise UnsupportedModelError(f"{each} says that it is file {found + 1} of {of}; {AGAIN}")
@@ -67,15 +53,11 @@ def shards_of(path: Path) -> list[Path]:
 def _part_of(path: Path) -> tuple[int, int, int, int]:
     """Return a file's part number, counted from 0, the number of parts, the tensors of all parts,
     and its own."""
-    from gguf import GGUFReader
-
-    try:
-        reader = GGUFReader(path)
-    except Exception as error:  # any of NumPy's
-        raise UnsupportedModelError(f"{path} cannot be read ({one_line(error)}); {AGAIN}") from error
-    said = [reader.get_field(f"split.{key}") for key in ("no", "count", "tensors.count")]
-    number, count, total = (0 if field is None else int(field.contents()) for field in said)
-    return number, count, total, len(reader.tensors)
+    header = read_header(path)
+    said = [header.keys.get(f"split.{key}", 0) for key in ("no", "count", "tensors.count")]
+    if not all(isinstance(each, int) for each in said) or said[1] > _MOST_SHARDS:
+        raise UnsupportedModelError(f"the keys of its split in {path} are {', '.join(map(repr, said))}; {AGAIN}")
+    return said[0], said[1], said[2], len(header.tensors)
 
 
 def refuse_no_model(path: Path, general_type: Any) -> None:

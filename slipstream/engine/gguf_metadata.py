@@ -1,4 +1,5 @@
-"""A fast reader of a GGUF file's keys. ``gguf.GGUFReader`` takes seconds for a large vocabulary."""
+"""A reader of a GGUF file's header. ``gguf.GGUFReader`` takes seconds for a large vocabulary, and
+all memory for an array whose length is damaged."""
 
 from __future__ import annotations
 
@@ -10,12 +11,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from slipstream.engine.errors import UnsupportedModelError
-from slipstream.engine.gguf_file import AGAIN, refuse_no_file
+
+AGAIN = "copy, download or convert it again"
+"""Advice for a damaged file."""
+
+_MAGIC = b"GGUF"
 
 _FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 """struct's format letters by GGUF's number of a fixed-size type."""
 _STRING, _ARRAY = 8, 9
 _VERSIONS = (2, 3)
+_MOST_DIMENSIONS = 4
 _HEADER = struct.Struct("<4sIQQ")
 _ALIGNMENT = 32
 """Bytes that a tensor's place is a multiple of, if no key says so."""
@@ -28,6 +34,21 @@ class TensorInfo:
 
     name: str
     shape: tuple[int, ...]
+    """Its sizes, the innermost first."""
+    type: int
+    """GGUF's number of its type."""
+    start: int
+    """Byte at which its values begin, counted from the first tensor's."""
+
+    @property
+    def type_name(self) -> str:
+        """The name of its type, such as Q4_K."""
+        from gguf import GGMLQuantizationType  # of an extra
+
+        try:
+            return str(GGMLQuantizationType(self.type).name)
+        except ValueError:
+            return f"type {self.type}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +59,17 @@ class Header:
     tensors: list[TensorInfo]
     data_start: int
     """Byte at which the first tensor begins."""
+
+
+def refuse_no_file(path: Path) -> None:
+    """Raise UnsupportedModelError if there is not a GGUF file at ``path``."""
+    try:
+        with path.open("rb") as file:
+            magic = file.read(len(_MAGIC))
+    except OSError as error:
+        raise UnsupportedModelError(f"no GGUF file at {path}: {error.strerror}") from error
+    if magic != _MAGIC:
+        raise UnsupportedModelError(f"{path} is not a GGUF file: it begins with {magic!r}; {AGAIN}")
 
 
 def read_metadata(path: Path) -> dict[str, Any]:
@@ -57,11 +89,13 @@ def _read(path: Path, take: Callable[[_Values, int, int], _Taken]) -> _Taken:
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             _, version, tensor_count, key_count = _HEADER.unpack_from(data, 0)
+            if version % 2**16 == 0:
+                raise UnsupportedModelError(f"{path} is a big-endian GGUF file: convert it to little-endian")
             if version not in _VERSIONS:
                 raise UnsupportedModelError(f"{path} is a GGUF file of version {version}, not of 2 or 3: {AGAIN}")
             return take(_Values(data, _HEADER.size), key_count, tensor_count)
-    except (struct.error, UnicodeDecodeError, KeyError, ValueError) as error:
-        raise UnsupportedModelError(f"the keys of {path} cannot be read ({error!r}): {AGAIN}") from error
+    except (struct.error, ValueError) as error:
+        raise UnsupportedModelError(f"the keys of {path} cannot be read ({error}): {AGAIN}") from error
 
 
 class _Values:
@@ -71,30 +105,43 @@ class _Values:
         self._data, self._at = data, at
 
     def keys(self, count: int) -> dict[str, Any]:
-        return {self._string(): self._value(self._one("I")) for _ in range(count)}
+        keys: dict[str, Any] = {}
+        for _ in range(count):
+            name = self._string()
+            if name in keys:
+                raise ValueError(f"it has {name} twice")
+            keys[name] = self._value(self._one("I"))
+        return keys
 
     def header(self, key_count: int, tensor_count: int) -> Header:
         """Return the whole header. ``tensor_count`` tensors follow the keys."""
         keys = self.keys(key_count)
-        tensors = []
-        for _ in range(tensor_count):
-            name, count = self._string(), self._one("I")
-            tensors.append(TensorInfo(name, self._unpack(f"<{count}Q")))
-            self._unpack("<IQ")  # the type and the place of its values
+        tensors = {tensor.name: tensor for tensor in (self._tensor() for _ in range(tensor_count))}
+        if len(tensors) < tensor_count:
+            raise ValueError("two of its tensors have one name")
         alignment = keys.get("general.alignment", _ALIGNMENT)
-        return Header(keys, tensors, -(-self._at // alignment) * alignment)
+        if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
+            raise ValueError(f"its general.alignment is {alignment}, no power of two")
+        return Header(keys, list(tensors.values()), -(-self._at // alignment) * alignment)
+
+    def _tensor(self) -> TensorInfo:
+        name, count = self._string(), self._one("I")
+        shape = self._unpack(f"<{count}Q") if 0 < count <= _MOST_DIMENSIONS else ()
+        if not all(shape) or not shape:
+            raise ValueError(f"its {name} has the sizes {list(shape)}")
+        return TensorInfo(name, shape, *self._unpack("<IQ"))
 
     def _value(self, kind: int) -> Any:
         if kind == _STRING:
             return self._string()
         if kind != _ARRAY:
-            return self._one(_FORMATS[kind])
+            return self._one(_format_of(kind))
         kind, count = self._one("I"), self._one("Q")
         if kind == _ARRAY:
             raise ValueError("an array holds arrays")
         if kind == _STRING:
             return [self._string() for _ in range(count)]
-        return list(self._unpack(f"<{count}{_FORMATS[kind]}"))
+        return list(self._unpack(f"<{count}{_format_of(kind)}"))
 
     def _string(self) -> str:
         size = self._one("Q")
@@ -109,3 +156,9 @@ class _Values:
     def _unpack(self, form: str) -> tuple[Any, ...]:
         begin, self._at = self._at, self._at + struct.calcsize(form)
         return struct.unpack_from(form, self._data, begin)
+
+
+def _format_of(kind: int) -> str:
+    if kind not in _FORMATS:
+        raise ValueError(f"a value is of type {kind}")
+    return _FORMATS[kind]

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+from slipstream.engine.errors import UnsupportedModelError
+from slipstream.engine.gguf_metadata import AGAIN
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
 """Token types (``tokenizer.ggml.token_type``) that are read here."""
@@ -76,21 +80,31 @@ class GgufVocabulary:
     """``tokenizer.ggml.pre``."""
     tokens: Sequence[str]
     types: Sequence[int]
+    scores: Sequence[float]
+    """Places of SentencePiece's merges: those of higher scores come first."""
     ids: dict[str, int | None]
     """Ids of bos, eos and other special tokens by name; None if there is no such token."""
 
     @classmethod
-    def from_metadata(cls, metadata: Mapping[str, Any]) -> GgufVocabulary:
-        """Read the vocabulary from a file's keys."""
+    def from_metadata(cls, metadata: Mapping[str, Any], path: Path) -> GgufVocabulary:
+        """Read the vocabulary from the keys of the file at ``path``. UnsupportedModelError if they
+        are damaged."""
         said = {key.removeprefix(_SECTION): value for key, value in metadata.items() if key.startswith(_SECTION)}
-        tokens = said.get("tokens", [])
-        kind, split = said.get("model", "none"), said.get("pre", "default")
+        tokens = _listed(path, said, "tokens", str)
+        types = _listed(path, said, "token_type", int) or [NORMAL] * len(tokens)
+        scores = _listed(path, said, "scores", float) or [0.0] * len(tokens)
+        for key, values in (("token_type", types), ("scores", scores)):
+            if len(values) != len(tokens):
+                raise UnsupportedModelError(
+                    f"{_SECTION}{key} of {path} has {len(values)} entries for {len(tokens)} tokens; {AGAIN}"
+                )
+        kind, split = str(said.get("model", "none")), str(said.get("pre", "default"))
         names = ("bos", "eos", "eot", "eom", "unknown", "padding", *_FILL_IN)
         defaults = dict(_DEFAULT_IDS.get(kind, {}))
         if split in ("glm4", "chatglm-bpe"):
-            del defaults["bos"]
+            defaults.pop("bos", None)
         ids = {name: _id(said, name, defaults.get(name), len(tokens)) for name in names}
-        return cls(kind, split, tokens, said.get("token_type", [NORMAL] * len(tokens)), ids)
+        return cls(kind, split, tokens, types, scores, ids)
 
     def end_token_ids(self) -> tuple[int, ...]:
         """Return all tokens that end a text, the same ones as ``llama_vocab_is_eog``."""
@@ -127,8 +141,16 @@ class GgufVocabulary:
             yield by_name["</s>"]
 
 
+def _listed(path: Path, said: Mapping[str, Any], key: str, of: type) -> list[Any]:
+    """Return a key's list of values of a type, empty if the file has none."""
+    values = said.get(key, [])
+    if not isinstance(values, list) or not all(isinstance(each, of) for each in values):
+        raise UnsupportedModelError(f"{_SECTION}{key} of {path} is no list of {of.__name__}; {AGAIN}")
+    return values
+
+
 def _id(said: Mapping[str, Any], name: str, default: int | None, count: int) -> int | None:
     stated = said.get(f"{name}_token_id")
-    if stated is not None and stated < count:
-        return int(stated)
+    if isinstance(stated, int) and 0 <= stated < count:
+        return stated
     return default if default is not None and default < count else None

@@ -15,7 +15,7 @@ from tokenizers.models import BPE
 
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.gguf_metadata import read_metadata
-from slipstream.engine.gguf_vocabulary import CONTROL, UNKNOWN, USER_DEFINED, GgufVocabulary
+from slipstream.engine.gguf_vocabulary import CONTROL, NORMAL, UNKNOWN, USER_DEFINED, GgufVocabulary
 from slipstream.hosting.gguf_splits import GPT2, SPLITS, Splits
 
 _SPACE = "\u2581"
@@ -33,11 +33,11 @@ def read_gguf_tokenizer(path: Path) -> tuple[Tokenizer, dict[str, str], str | No
     UnsupportedModelError for an unknown tokenizer.
     """
     said = read_metadata(path)
-    vocabulary = GgufVocabulary.from_metadata(said)
+    vocabulary = GgufVocabulary.from_metadata(said, path)
     if vocabulary.kind == "gpt2":
         tokenizer, splits = _byte_level(said, vocabulary, path), SPLITS[vocabulary.split]
     elif vocabulary.kind == "llama":
-        tokenizer, splits = _sentencepiece(said, vocabulary), Splits((), adds_bos=True)
+        tokenizer, splits = _sentencepiece(said, vocabulary, path), Splits((), adds_bos=True)
     else:
         raise UnsupportedModelError(
             f"{path} has a tokenizer of kind {vocabulary.kind!r}, which cannot be read from a GGUF file: {_BESIDE}"
@@ -79,15 +79,24 @@ def _pair(merge: str) -> tuple[str, str]:
     return merge[0] + left, right
 
 
-def _sentencepiece(said: Mapping[str, Any], vocabulary: GgufVocabulary) -> Tokenizer:
-    """Return a BPE tokenizer whose merges are in the order of the pieces' scores."""
+def _sentencepiece(said: Mapping[str, Any], vocabulary: GgufVocabulary, path: Path) -> Tokenizer:
+    """Return a BPE tokenizer whose merges are in the order of the pieces' scores, and of equal
+    scores in the order of the ids."""
     begins_with_space = said.get("tokenizer.ggml.add_space_prefix")
-    ids, scores = _ids(vocabulary), said.get("tokenizer.ggml.scores") or [0.0] * len(vocabulary.tokens)
+    ids = _ids(vocabulary)
+    merges = list(_merges(ids, vocabulary.scores))
+    merged = {index for left, right in merges if vocabulary.types[index := ids[left + right]] == NORMAL}
+    if len({vocabulary.scores[index] for index in merged}) < len(merged):
+        log.warning(
+            "%s gives several pieces one score: they are merged in the order of their ids, as a tokenizer.json does; "
+            "llama.cpp merges them from left to right",
+            path,
+        )
     unknown = vocabulary.ids["unknown"]
     tokenizer = Tokenizer(
         BPE(
             ids,
-            list(_merges(ids, scores)),
+            merges,
             unk_token=None if unknown is None else vocabulary.tokens[unknown],
             fuse_unk=True,
             byte_fallback=True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import struct
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -264,3 +265,63 @@ def test_without_llama_cpp_the_reason_is_told(tmp_path: Path, monkeypatch: pytes
     settings = ModelServiceSettings(model=str(path), address="127.0.0.1:0")
     with pytest.raises(UnsupportedModelError, match=r"^.* its output_norm\.weight is \[8\] instead of \[128\].*$"):
         backends.backend_of(settings, str(path), exact=True)
+
+
+def changed(path: Path, after: bytes, form: str, value: int, skipped: int = 0) -> Path:
+    """The file with a number in its header, so many bytes behind the first ``after``."""
+    content = bytearray(path.read_bytes())
+    struct.pack_into(form, content, content.index(after) + len(after) + skipped, value)
+    path.write_bytes(content)
+    return path
+
+
+def placed(path: Path, name: str, start: int) -> Path:
+    """The file, whose header says that a matrix begins elsewhere."""
+    return changed(path, name.encode(), "<Q", start, skipped=4 + 2 * 8 + 4)
+
+
+@pytest.mark.parametrize("count", [2**40, 2**64 - 1])
+@pytest.mark.parametrize("key", ["token_type", "tokens", "merges"])
+def test_an_array_that_states_more_than_the_file_holds_is_refused(key: str, count: int, tmp_path: Path) -> None:
+    path = changed(written(tmp_path / "model.gguf", "llama", "Q8_0"), f"ggml.{key}".encode(), "<Q", count, skipped=8)
+    with pytest.raises(
+        UnsupportedModelError, match=r"model\.gguf cannot be read .*: copy, download or convert it again"
+    ):
+        GgufDecoder(path, 16)
+
+
+def test_a_truncated_file_is_refused_with_the_tensor_that_is_not_whole(tmp_path: Path) -> None:
+    path = written(tmp_path / "model.gguf", "llama", "Q8_0")
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(UnsupportedModelError, match=r"its blk\.1\.ffn_norm\.weight reaches into the end of the file; "):
+        GgufDecoder(path, 16)
+
+
+@pytest.mark.parametrize("start", [0, 64, 2**40, 2**64 - 32])
+def test_a_tensor_that_lies_in_another_or_past_the_end_is_refused(start: int, tmp_path: Path) -> None:
+    path = placed(written(tmp_path / "model.gguf", "llama", "Q8_0"), "blk.1.ffn_up.weight", start)
+    with pytest.raises(UnsupportedModelError, match=r"is damaged: its .* reaches into .*; copy, download or convert"):
+        GgufDecoder(path, 16)
+
+
+def test_a_tensor_in_two_files_is_refused(copied: Path) -> None:
+    last = copied.parent / "model-00004-of-00004.gguf"
+    last.write_bytes(last.read_bytes().replace(b"blk.1.ffn_up.weight", b"blk.0.ffn_up.weight"))
+    with pytest.raises(UnsupportedModelError, match=r"has blk\.0\.ffn_up\.weight, which another of its files has too"):
+        GgufDecoder(copied, 16)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("block_count", 2**31, "its block_count is 2147483648, more than it has tensors"),
+        ("attention.head_count", 2**31, "its attention.key_length is 0"),
+    ],
+)
+def test_a_count_that_would_take_all_memory_is_named(key: str, value: int, said: str, tmp_path: Path) -> None:
+    path = written(tmp_path / "model.gguf", "llama", "Q8_0")
+    if key == "attention.head_count":  # from which the size of a head follows
+        path.write_bytes(path.read_bytes().replace(b"llama.attention.key_length", b"other.attention.key_length"))
+    path = changed(path, f"llama.{key}".encode(), "<I", value, skipped=4)
+    with pytest.raises(NotCompiledError, match=re.escape(said)):
+        GgufDecoder(path, 16)

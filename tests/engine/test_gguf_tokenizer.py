@@ -3,6 +3,7 @@ refused."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -142,7 +143,7 @@ def test_end_tokens_are_all_that_llama_cpp_takes_for_one(names: str, stated: str
     path = write_byte_level(tmp_path / "x.gguf", "llama-bpe", *ENDS[names], **keys)
     with by_llama_cpp(path) as theirs:
         ends = theirs.ends()
-    assert GgufVocabulary.from_metadata(read_metadata(path)).end_token_ids() == ends
+    assert GgufVocabulary.from_metadata(read_metadata(path), path).end_token_ids() == ends
     assert ends[-1] >= count
 
 
@@ -163,3 +164,36 @@ def test_a_damaged_file_is_refused_in_one_line(cut: int, tmp_path: Path) -> None
     path.write_bytes(path.read_bytes()[:cut])
     with pytest.raises(UnsupportedModelError, match="copy, download or convert it again"):
         load_tokenizer_files(str(path))
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+@pytest.mark.parametrize(
+    ("types", "scores", "said"),
+    [
+        ([1], [0.0, 0.0], "token_type of {} has 1 entries for 2 tokens"),
+        ([1, 1, 1], [0.0, 0.0], "token_type of {} has 3 entries for 2 tokens"),
+        ([1, 1], [0.0], "scores of {} has 1 entries for 2 tokens"),
+        ([1, 1], [0, 0], "scores of {} is no list of float"),
+        ([1, 1], ["a", "b"], "scores of {} is no list of float"),
+    ],
+)
+def test_keys_of_tokens_that_contradict_one_another_are_refused(
+    kind: str, types: list[Any], scores: list[Any], said: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "x.gguf", kind, ["a", "b"], types, scores=scores, merges=["a b"], pre="qwen2")
+    with pytest.raises(UnsupportedModelError, match=re.escape(f"tokenizer.ggml.{said.format(path)}; copy, download")):
+        load_tokenizer_files(str(path))
+
+
+def test_pieces_of_one_score_are_merged_by_their_ids_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Files that llama.cpp's converter makes without a tokenizer.model have such scores."""
+    tokens = ["<unk>", "a", "b", "c", "bc", "ab", "▁"]
+    types = [gguf.TokenType.UNKNOWN] + [gguf.TokenType.NORMAL] * 6
+    for scores, expected in (([-1000.0] * 7, [1, 4]), ([0.0, -9.0, -9.0, -9.0, -2.0, -1.0, -9.0], [5, 3])):
+        caplog.clear()
+        path = write(tmp_path / "x.gguf", "llama", tokens, types, scores=scores, add_space_prefix=False)
+        codec = Codec.from_files(load_tokenizer_files(str(path)).files)
+        assert codec.encode_rendered("abc") == expected
+        assert ("llama.cpp merges them from left to right" in caplog.text) is (scores[0] < -1)

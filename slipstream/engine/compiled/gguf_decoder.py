@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import GGUFReader
 
 from slipstream.engine.compiled.decoder import (
     Decoder,
@@ -26,15 +26,15 @@ from slipstream.engine.compiled.gguf_matrix import (
     gated,
     joined,
     matrix_of,
-    type_of,
 )
+from slipstream.engine.compiled.gguf_tensors import Tensor, tensors_in
 from slipstream.engine.compiled.packing import Packed
 from slipstream.engine.compiled.records import LAYER
 from slipstream.engine.compiled.safetensors_file import rounded
 from slipstream.engine.config_numbers import is_positive
 from slipstream.engine.generation_config import parse_generation_config, read_gguf_generation_config
-from slipstream.engine.gguf_file import fingerprint_of, refuse_no_file, refuse_no_model, shards_of
-from slipstream.engine.gguf_metadata import read_metadata
+from slipstream.engine.gguf_file import fingerprint_of, refuse_no_model, shards_of
+from slipstream.engine.gguf_metadata import read_header, refuse_no_file
 from slipstream.engine.gguf_vocabulary import GgufVocabulary
 
 _ARCHITECTURES = ("llama", "qwen2", "qwen3")
@@ -97,14 +97,12 @@ class GgufDecoder(Decoder):
         refuse_no_file(path)
         refuse_odd_pages(page_size)
         paths = shards_of(path)
-        try:
-            self._reader, *others = [GGUFReader(each) for each in paths]
-        except Exception as error:  # any of NumPy's: what is wrong with the file is for llama.cpp to say
-            raise NotCompiledError(f"it cannot be read: {error!r}") from error
+        headers = {each: read_header(each) for each in paths}
+        self._keys = headers[path].keys
         self.architecture = self._said("general.architecture", prefixed=False) or "unknown"
         refuse_no_model(path, self._said("general.type", prefixed=False))
         self._refuse_foreign(len(paths))
-        self._tensors = {tensor.name: tensor for each in (self._reader, *others) for tensor in each.tensors}
+        self._tensors = tensors_in(headers)
         types = self._types_of_matrices()
         foreign = [each for each in types if each not in TYPES]
         self.dequantises = bool(foreign)
@@ -122,10 +120,10 @@ class GgufDecoder(Decoder):
         self.context_length = self._number("context_length")
         self.epsilon = self._real("attention.layer_norm_rms_epsilon")
         self.attention_scale, self.rotation_scale = self.head_size**-0.5, 1.0
-        self.frequencies = self._frequencies()
-        vocabulary = GgufVocabulary.from_metadata(read_metadata(path))
+        vocabulary = GgufVocabulary.from_metadata(self._keys, path)
         self.vocabulary_size, ends = len(vocabulary.tokens), vocabulary.end_token_ids()
         self._take()
+        self.frequencies = self._frequencies()
         self.generation = parse_generation_config(
             read_gguf_generation_config(path, lambda key: self._said(key, prefixed=False)), self.vocabulary_size, ends
         )
@@ -135,7 +133,7 @@ class GgufDecoder(Decoder):
         self.weights_fingerprint = fingerprint_of(paths, ["compiled", str(self.end_token_ids), *how])
         if self._tensors:
             raise NotCompiledError(f"it has tensors that are not known here, like {next(iter(self._tensors))}")
-        del self._reader
+        del self._keys
         if self.dequantises:
             log.info(
                 "%s is dequantised from %s to %s: its weights take %.0f MiB of memory, its file has %.0f MiB",
@@ -149,7 +147,7 @@ class GgufDecoder(Decoder):
     def _refuse_foreign(self, file_count: int) -> None:
         if self.architecture not in _ARCHITECTURES:
             raise NotCompiledError(f"its architecture is {self.architecture}, none of {', '.join(_ARCHITECTURES)}")
-        for name in self._reader.fields:
+        for name in self._keys:
             key = name.removeprefix(f"{self.architecture}.")
             if key == name or key in _FOLLOWED or key in _WITHOUT_NUMBERS:
                 continue
@@ -175,17 +173,15 @@ class GgufDecoder(Decoder):
         sizes: Counter[str] = Counter()
         for tensor in self._tensors.values():
             if len(tensor.shape) > 1:
-                sizes[type_of(tensor)] += int(tensor.n_elements)
+                sizes[tensor.type.name] += math.prod(tensor.shape)
         return [each for each, _ in sizes.most_common()]
 
     def _said(self, key: str, *, prefixed: bool = True) -> Any:
-        field = self._reader.get_field(f"{self.architecture}.{key}" if prefixed else key)
-        return None if field is None else field.contents()
+        return self._keys.get(f"{self.architecture}.{key}" if prefixed else key)
 
     def _number(self, key: str, otherwise: int | None = None) -> int:
         said = self._said(key)
-        if said is None and otherwise is not None:
-            return otherwise
+        said = otherwise if said is None else said
         if not isinstance(said, int) or said < 1:
             raise NotCompiledError(f"its {key} is {said}")
         return said
@@ -212,7 +208,10 @@ class GgufDecoder(Decoder):
 
     def _take(self) -> None:
         """All weights."""
-        self.layers = np.zeros(self._number("block_count"), LAYER)
+        layer_count = self._number("block_count")
+        if layer_count > len(self._tensors):
+            raise NotCompiledError(f"its block_count is {layer_count}, more than it has tensors")
+        self.layers = np.zeros(layer_count, LAYER)
         words = self.vocabulary_size, self.hidden_size
         embedding = self._matrix("token_embd", *words)
         head = self._matrix("output", *words) if "output.weight" in self._tensors else embedding
@@ -299,14 +298,13 @@ class GgufDecoder(Decoder):
         return pairs.swapaxes(1, 2).reshape(rows.shape)
 
 
-def _refuse_other_shape(tensor: Any, *expected: int) -> None:
+def _refuse_other_shape(tensor: Tensor, *expected: int) -> None:
     """Raise NotCompiledError unless a tensor has the shape that the file's sizes give it: compiled
     code would read past its end."""
-    shape = tuple(int(size) for size in reversed(tensor.shape))
-    if shape != expected:
-        raise NotCompiledError(f"its {tensor.name} is {list(shape)} instead of {list(expected)}")
+    if tensor.shape != expected:
+        raise NotCompiledError(f"its {tensor.name} is {list(tensor.shape)} instead of {list(expected)}")
 
 
-def _floats(tensor: Any, size: int) -> np.ndarray:
+def _floats(tensor: Tensor, size: int) -> np.ndarray:
     _refuse_other_shape(tensor, size)
     return dequantised(tensor)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from gguf import GGMLQuantizationType
@@ -11,6 +11,7 @@ from gguf.quants import dequantize
 
 from slipstream.engine.compiled.block_types import BLOCK_TYPES
 from slipstream.engine.compiled.decoder import NotCompiledError, alternating
+from slipstream.engine.compiled.gguf_tensors import Tensor
 from slipstream.engine.compiled.packing import Packed, packed_blocks, packed_numbers
 
 TYPES = ("F32", "F16", "BF16", *(name.upper() for name in BLOCK_TYPES))
@@ -42,24 +43,18 @@ class Matrix(NamedTuple):
         return Matrix("F32", dequantize(self.rows, GGMLQuantizationType[self.type]))
 
 
-def type_of(tensor: Any) -> str:
-    """Return the name of a tensor's type."""
-    return str(GGMLQuantizationType(tensor.tensor_type).name)
-
-
-def matrix_of(tensor: Any) -> Matrix:
+def matrix_of(tensor: Tensor) -> Matrix:
     """Return a tensor that is a matrix, as a copy: otherwise the whole file would stay mapped."""
-    kind = type_of(tensor)
-    rows = np.array(tensor.data).reshape(int(tensor.shape[-1]), -1)
-    return Matrix(kind, rows.view(_NUMBERS[kind]) if kind in _NUMBERS else rows)
+    kind = tensor.type.name
+    return Matrix(kind, np.array(tensor.data).view(_NUMBERS.get(kind, np.uint8)))
 
 
-def dequantised(tensor: Any) -> np.ndarray:
-    """Return a tensor of any type as float32. NotCompiledError if gguf does not know the type."""
+def dequantised(tensor: Tensor) -> np.ndarray:
+    """Return a tensor of any type as float32. NotCompiledError if gguf cannot dequantise it."""
     try:
-        return np.array(dequantize(tensor.data, tensor.tensor_type))
+        return np.array(dequantize(tensor.data, tensor.type))
     except NotImplementedError as error:
-        raise NotCompiledError(f"its {tensor.name} is {type_of(tensor)}, which cannot be dequantised") from error
+        raise NotCompiledError(f"its {tensor.name} is {tensor.type.name}, which cannot be dequantised") from error
 
 
 def joined(matrices: Sequence[Matrix]) -> list[Matrix]:

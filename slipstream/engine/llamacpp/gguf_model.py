@@ -11,7 +11,8 @@ from typing import Any
 from slipstream import stages
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.generation_config import parse_generation_config, read_gguf_generation_config
-from slipstream.engine.gguf_file import AGAIN, fingerprint_of, refuse_no_file, refuse_no_model, shards_of
+from slipstream.engine.gguf_file import fingerprint_of, refuse_no_model, shards_of
+from slipstream.engine.gguf_metadata import AGAIN, read_header, refuse_no_file
 from slipstream.engine.llamacpp import libllama
 
 log = logging.getLogger(__name__)
@@ -102,9 +103,7 @@ class GgufModel:
             )
 
     def _tensor_types(self) -> set[str]:
-        from gguf import GGUFReader
-
-        return {tensor.tensor_type.name.lower() for path in self._paths for tensor in GGUFReader(path).tensors}
+        return {tensor.type_name.lower() for path in self._paths for tensor in read_header(path).tensors}
 
     def _said(self, key: str) -> str | None:
         buffer = ctypes.create_string_buffer(_LONGEST_VALUE)
