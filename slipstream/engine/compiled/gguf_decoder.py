@@ -279,12 +279,12 @@ class GgufDecoder(Decoder):
 
     def _biases(self, sizes: Mapping[str, int], join: Callable[[list[np.ndarray]], np.ndarray]) -> int:
         """``sizes`` are by the names of matrices."""
-        parts = [self._tensors.pop(f"{name}.bias", None) for name in sizes]
-        if None in parts:
-            if any(part is not None for part in parts):
-                raise NotCompiledError(f"some of {', '.join(sizes)} have a bias, and some have none")
+        found = [(tensor, size) for name, size in sizes.items() if (tensor := self._tensors.pop(f"{name}.bias", None))]
+        if not found:
             return 0
-        return self._hold(join([_floats(*each) for each in zip(parts, sizes.values(), strict=True)]))
+        if len(found) < len(sizes):
+            raise NotCompiledError(f"some of {', '.join(sizes)} have a bias, and some have none")
+        return self._hold(join([_floats(*each) for each in found]))
 
     def _in_order(self, matrix: Matrix, head_count: int) -> Matrix:
         return matrix._replace(rows=self._rows_in_order(matrix.rows, head_count))
