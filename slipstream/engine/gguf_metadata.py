@@ -34,7 +34,7 @@ class TensorInfo:
 
     name: str
     shape: tuple[int, ...]
-    """Its sizes, the innermost first."""
+    """Sizes, the innermost first."""
     type: int
     """GGUF's number of its type."""
     start: int

@@ -22,9 +22,9 @@ class Tensor(NamedTuple):
     name: str
     type: GGMLQuantizationType
     shape: tuple[int, ...]
-    """Its sizes, the outermost first."""
+    """Sizes, the outermost first."""
     data: np.ndarray
-    """Its bytes: uint8 ``[..., bytes of a row]``."""
+    """Bytes: uint8 ``[..., bytes of a row]``."""
 
 
 def tensors_in(headers: Mapping[Path, Header]) -> dict[str, Tensor]:
