@@ -5,6 +5,7 @@ All take turns in one run, so that their ratios mean something on any machine.""
 from __future__ import annotations
 
 import json
+import random
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -23,14 +24,21 @@ from suites.vllm.server import ROOT, VllmServer
 TARGETS = ("embedded", "130m", "500m")
 """The embedded target, and larger ones that say the same and cost more."""
 _COUNT = 40
-_TURNS = 4
+_TURNS = 8
 _DRAFT_LENGTH = 4
 NOTE = (
-    f"{_TURNS} greedy texts of {_COUNT} tokens, one at a time, in bfloat16; the ways take turns in one run, so only ratios "
-    f"mean something. vLLM's own speculation has the embedded draft too, and {_DRAFT_LENGTH} tokens."
+    f"{_TURNS} greedy texts of {_COUNT} tokens, one at a time, in bfloat16; the ways take turns in a random order, so only "
+    f"ratios mean something. vLLM's own speculation has the embedded draft too, and {_DRAFT_LENGTH} tokens. "
+    "vLLM computes with half of the processors."
 )
 
+_SPIN_SECONDS = 4.0
+"""vLLM's worker looks for work without a pause for a while after its last answer, and takes a
+processor. Another server begins later."""
+
 Way = Callable[[Sequence[int]], list[int]]
+Ways = dict[str, tuple[VllmServer, Way]]
+"""Ways to generate, each with the server that it keeps busy."""
 
 
 def _target(name: str) -> Path:
@@ -53,20 +61,24 @@ def measure(name: str) -> dict[str, Any]:
             stack.callback(server.kill)
             server.begin()
         plain.wait()
-        ways: dict[str, Way] = {"vLLM alone": lambda prompt: plain.greedy(prompt, _COUNT, ignore_end=True)}
+        ways: Ways = {"vLLM alone": (plain, _alone(plain))}
         try:
             assisted.wait()
         except RuntimeError as error:
             print(f"vLLM's own draft model: {error}", flush=True)
         else:
-            ways["vLLM with its own draft model"] = lambda prompt: assisted.greedy(prompt, _COUNT, ignore_end=True)
+            ways["vLLM with its own draft model"] = assisted, _alone(assisted)
         flags = ["--engine", "vllm", "--engine-address", plain.url]
         settings = PairSettings(target=str(target), target_flags=flags)
         services = stack.enter_context(LocalServices(settings, report=print))
         client = stack.enter_context(Client(services.orchestrator_address))
         for way, length in (("ours, off", 0), ("ours, on", "adaptive"), ("ours, n-grams", "ngram")):
-            ways[way] = _way(client, length)
+            ways[way] = plain, _way(client, length)
         return _raced(ways)
+
+
+def _alone(server: VllmServer) -> Way:
+    return lambda prompt: server.greedy(prompt, _COUNT, ignore_end=True)
 
 
 def _way(client: Client, length: Any) -> Way:
@@ -76,11 +88,15 @@ def _way(client: Client, length: Any) -> Way:
     return lambda prompt: client.generate(prompt, settings).wait().token_ids
 
 
-def _raced(ways: dict[str, Way]) -> dict[str, Any]:
+def _raced(ways: Ways) -> dict[str, Any]:
     rates: dict[str, list[float]] = {name: [] for name in ways}
-    asked = prompts(_TURNS + 1, seed=6)
+    asked, draw = prompts(_TURNS + 1, seed=6), random.Random(0)
+    busy = None
     for number, prompt in enumerate(asked):
-        for name, way in ways.items():
+        for name, (server, way) in draw.sample([*ways.items()], len(ways)):
+            if server is not busy:
+                time.sleep(_SPIN_SECONDS)
+            busy = server
             started = time.monotonic()
             count = len(way(prompt))
             if number:  # the first one warms
