@@ -53,6 +53,8 @@ def _refuse_misplaced(path: Path, tensors: list[TensorInfo], size: int) -> None:
 
 def _size(info: TensorInfo) -> int:
     """Return a tensor's bytes."""
+    inputs: int
+    size: int
     try:
         inputs, size = GGML_QUANT_SIZES[GGMLQuantizationType(info.type)]
     except ValueError as error:
