@@ -10,7 +10,7 @@ from pathlib import Path
 from slipstream.distilling.checkpoints import Workplace
 from slipstream.distilling.dataset import Dataset, read_dataset
 from slipstream.distilling.errors import DistilError
-from slipstream.distilling.estimate import Estimates, estimated
+from slipstream.distilling.estimate import Estimates, estimated, sampled_temperature
 from slipstream.distilling.examples import in_order
 from slipstream.distilling.folder import Lineage, weights_digest, write_folder
 from slipstream.distilling.settings import DistilSettings
@@ -64,7 +64,7 @@ def _distil(settings: DistilSettings, workplace: Workplace, watch: Watch) -> Res
     if workplace.shards is None:
         workplace.begin({shard.name: shard.sha256 for shard in data.shards})
     before = _measure(student, settings, data, watch)
-    watch.tell(f"acceptance before: {_tokens(before)}")
+    watch.tell(f"acceptance before: {_tokens(before, settings.temperature)}")
     if settings.lora_rank:
         student.adapt(settings.lora_rank)
     training = Training(student, data.training, data.facts.vocabulary_size, settings, workplace)
@@ -141,5 +141,6 @@ def _size_of(data: Dataset) -> str:
     )
 
 
-def _tokens(estimates: Estimates) -> str:
-    return f"{estimates.greedy.token:.3f} greedy, {estimates.sampled.token:.3f} sampled"
+def _tokens(estimates: Estimates, temperature: float) -> str:
+    at = sampled_temperature(temperature)
+    return f"{estimates.greedy.token:.3f} at temperature 0, {estimates.sampled.token:.3f} at {at:g}"

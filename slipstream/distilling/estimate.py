@@ -29,13 +29,18 @@ class Estimate(NamedTuple):
 
 
 class Estimates(NamedTuple):
-    """Estimates at temperature 0 and at the temperature of the traffic."""
+    """Estimates at temperature 0 and at `sampled_temperature`."""
 
     greedy: Estimate
     sampled: Estimate
     error_bound: float
     """Most by which ``sampled.token`` can be off, because only the likeliest tokens are known."""
     row_count: int
+
+
+def sampled_temperature(temperature: float) -> float:
+    """Return the temperature of `Estimates.sampled`: that of the traffic, or 1 if it is greedy."""
+    return temperature or 1.0
 
 
 def survival(accepted: Iterable[np.ndarray[Any, Any]]) -> list[float]:
@@ -63,12 +68,12 @@ def estimated(
     """Return the acceptance of a draft on sequences that it was not trained on."""
     greedy: list[np.ndarray[Any, Any]] = []
     sampled: list[np.ndarray[Any, Any]] = []
-    off = 0.0
+    off, at = 0.0, sampled_temperature(temperature)
     for records in batches:
         batch = collate(records, device)
         logits = logits_of(batch.ids, batch.places)
-        p = target_probabilities(batch.top_logprobs, temperature or 1.0, vocabulary_size)
-        q = draft_logprobs(logits, batch.top_ids, temperature or 1.0).exp()
+        p = target_probabilities(batch.top_logprobs, at, vocabulary_size)
+        q = draft_logprobs(logits, batch.top_ids, at).exp()
         off += float(torch.minimum(p[:, -1], q[:, -1]).sum())
         ends = _ends_of_runs(records)
         greedy += np.split((logits.argmax(-1) == batch.top_ids[:, 0]).double().cpu().numpy(), ends)

@@ -13,7 +13,7 @@ from typing import Any
 
 from slipstream.distilling.checkpoints import Workplace
 from slipstream.distilling.dataset import Dataset
-from slipstream.distilling.estimate import Estimates
+from slipstream.distilling.estimate import Estimates, sampled_temperature
 from slipstream.distilling.settings import DistilSettings, as_yaml
 from slipstream.distilling.student import Student
 from slipstream.distilling.table import table
@@ -65,6 +65,7 @@ class Lineage:
             "acceptance": {
                 "kind": "teacher-forced estimate on held-out prompts",
                 "temperature": self.settings.temperature,
+                "sampled_temperature": sampled_temperature(self.settings.temperature),
                 "before": _values(self.before),
                 "after": _values(self.after),
             },

@@ -116,6 +116,15 @@ def test_the_table_says_whether_enough_was_held_out(material: Material, tmp_path
         assert ("So few tokens say little" in said) is is_said
 
 
+def test_the_table_names_the_temperatures_of_its_rows(material: Material, tmp_path: Path) -> None:
+    result = train(material, tmp_path / "new", epochs=1, temperature=0.0)
+    rows = table(result.before, result.after, result.data, 0.0).splitlines()[4:]
+    assert [row.split()[:3] for row in rows[:4]] == [
+        ["temperature", at, when] for at in ("0", "1") for when in ("before", "after")
+    ]
+    assert json.loads((tmp_path / "new" / "lineage.json").read_text())["acceptance"]["sampled_temperature"] == 1.0
+
+
 def test_its_lineage_names_all_that_it_was_made_from(material: Material, tmp_path: Path) -> None:
     result = train(material, tmp_path / "new", epochs=1)
     data = shutil.copytree(material.data, tmp_path / "data")
