@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -105,6 +106,18 @@ def test_ranks_leave_sigterm_to_rank_0() -> None:
         for rank in group.ranks[1:] + group.ranks[:1]:  # as systemd sends it: to every process
             rank.send_signal(signal.SIGTERM)
         assert group.end() == (0, "drained\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_rank_of_another_launcher_can_be_ended_while_it_waits_for_the_others(number: signal.Signals) -> None:
+    place = {"RANK": "1", "WORLD_SIZE": str(SIZE), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}
+    command = [sys.executable, str(SCRIPT), "60", "wait"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | place) as rank:
+        assert rank.stdout is not None
+        while "works" not in rank.stdout.readline():
+            assert rank.poll() is None
+        rank.send_signal(number)
+        assert rank.wait(60) == -number
 
 
 @pytest.mark.parametrize(

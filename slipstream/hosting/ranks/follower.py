@@ -18,16 +18,20 @@ from slipstream.parent import end_with
 log = logging.getLogger(__name__)
 
 
-def follow_rank_0(name: str, work: Callable[[], None]) -> None:
-    """Do the work of a rank. Returns when the work has ended; exits with one line if it fails.
-
-    SIGTERM and SIGINT are for rank 0, which drains first. systemd sends them to all processes, and
-    they must not end this rank in the middle of a step.
-    """
+def leave_signals_to_rank_0() -> None:
+    """Ignore SIGTERM and SIGINT from now on. They are for rank 0, which drains first. systemd sends
+    them to all processes, and they must not end this rank in the middle of a step."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def follow_rank_0(name: str, work: Callable[[], None]) -> None:
+    """Do the work of a rank. Returns when the work has ended; exits with one line if it fails."""
     if CHANNEL in os.environ:
+        leave_signals_to_rank_0()
         end_with(os.getppid(), signal.SIGKILL)
+    else:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python's handler would wait until all ranks have come
 
     def leave(status: int, line: str) -> None:
         end_now(status, line and f"{name}: {line}")

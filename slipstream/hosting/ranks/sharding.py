@@ -12,6 +12,7 @@ from slipstream.engine.arithmetic import SCHEME
 from slipstream.engine.checkpoint import refuse_without_torch
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.garbage import freeze_live_objects, resume_collection
+from slipstream.hosting.ranks.follower import leave_signals_to_rank_0
 from slipstream.hosting.ranks.local_ranks import LocalRanks
 from slipstream.hosting.ranks.place import Place
 from slipstream.hosting.settings import ModelServiceSettings
@@ -70,6 +71,7 @@ def follow(settings: ModelServiceSettings, name: str, exact: bool, place: Place)
 
     resume_collection()
     part, group = _load(settings, name, exact, place)
+    leave_signals_to_rank_0()
     freeze_live_objects()
     follow(part, group)
 
