@@ -198,7 +198,8 @@ def test_logits_that_are_not_the_files_are_noticed(file: Callable[[str], tuple[P
 
 
 def test_without_the_extra_it_is_left_to_who_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "slipstream.engine.compiled.gguf_decoder", raising=False)
+    for name in ("gguf_decoder", "gguf_matrix", "gguf_tensors"):  # what imports it, imported again
+        monkeypatch.delitem(sys.modules, f"slipstream.engine.compiled.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "gguf", None)
     with pytest.raises(NotCompiledError, match="gguf is not installed"):
         load_compiled_gguf(

@@ -231,7 +231,7 @@ def test_what_a_user_of_the_page_keeps_out_is_not_collected(browser: Browser, tm
         Client(services.orchestrator_address) as client,
     ):
         page = opened(browser, gateway)
-        choose(page, Most_tokens="20")
+        choose(page, Most_tokens="20", Speculation="fixed")  # hints, so that it can race without
         ask(page, "one")
         wait_for_turns(page, 1)
         page.get_by_role("button", name="Settings").click()
