@@ -68,7 +68,7 @@ def test_metrics_in_prose_exist(page: Path) -> None:
 def test_reasons_in_prose_exist(page: Path) -> None:
     known = {str(reason) for reason in Reason} | set(Code.__members__)
     variables = re.compile(
-        r"SLIPSTREAM_|OTEL_|OPENAI_|ANTHROPIC_|HF_|PIP_|GRPC_|OMP_|WORLD_SIZE|_VERSION$|^README|^RESULT"
+        r"SLIPSTREAM_|OTEL_|OPENAI_|ANTHROPIC_|HF_|PIP_|GRPC_|OMP_|WORLD_SIZE|SSL_CERT_|^HTTPS?_PROXY$|_VERSION$|^README|^RESULT"
     )
     mentioned = {span for span in spans(page) if re.fullmatch(r"[A-Z]+(_[A-Z]+)+", span) and not variables.search(span)}
     assert mentioned - known == set()
