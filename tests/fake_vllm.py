@@ -42,7 +42,7 @@ def _logprobs_after(tokens: tuple[int, ...]) -> NDArray[np.float32]:
 
 
 def chosen(tokens: Sequence[int], rule: SamplingRule, allowed: NDArray[np.bool_] | None = None) -> Choice:
-    """What a target with all of a row's log-probabilities chooses next."""
+    """Return what a target with all of a row's log-probabilities chooses next."""
     return choose(logprobs_after(tokens)[np.newaxis], [Row(rule, len(tokens), tokens, allowed)])[0]
 
 

@@ -172,8 +172,8 @@ def test_too_few_tokens_are_said_to_be_too_few(hours: Sequence[Hour]) -> None:
 
 @pytest.mark.parametrize("unlike", [0.0, 0.2])
 def test_a_week_in_which_nothing_changes_is_seldom_called_drift(unlike: float) -> None:
-    """Of 200 weeks at most two: one in a thousand or fewer is expected, so the odds of a false
-    alarm of this test are below 1 in 500."""
+    """At most two of 200 weeks are called drift. One in a thousand or fewer is expected, so the
+    odds of a false alarm of this test are below 1 in 500."""
     generator = random.Random(7)
     demand = Demand(least_difference=0.0)
     found = [

@@ -485,7 +485,7 @@ def test_a_round_with_a_proposal_tells_whose_it_is() -> None:
 
 def test_a_failed_round_that_is_kept_keeps_nothing_of_where_it_failed() -> None:
     class Large:
-        """What a frame of the failure holds."""
+        """A frame of the failure holds it."""
 
     seen: list[weakref.ref[Large]] = []
     watching = Watching()
