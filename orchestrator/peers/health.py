@@ -1,4 +1,8 @@
-"""The health of a peer by its own report, read about once a second, and at once after a doubt."""
+"""The health of a peer by its own report, read about once a second, and at once after a doubt.
+
+A peer that is started again within that second reports nothing else than before. So the connection
+is watched too: it ends with its process.
+"""
 
 from __future__ import annotations
 
@@ -34,15 +38,20 @@ class PeerHealth:
         untrusted certificate."""
         self.on_changed: Callable[[], None] = lambda: None
         """Called at each change of ``serving``."""
+        self.interruption_count = 0
+        """Times that the peer stopped serving or that its connection ended. After each, another
+        process may answer."""
+        self._channel = channel
         self._stub = health_pb2_grpc.HealthStub(channel)
         self._doubted = asyncio.Event()
         self._changed = asyncio.Event()
-        self._watching: asyncio.Task[None] | None = None
+        self._disconnected = False
+        self._tasks: list[asyncio.Task[None]] = []
 
     def watch(self) -> None:
         """Start to read the health, unless that has started."""
-        if self._watching is None:
-            self._watching = asyncio.create_task(self._watch())
+        if not self._tasks:
+            self._tasks = [asyncio.create_task(each) for each in (self._watch(), self._watch_connection())]
 
     def doubt(self) -> None:
         """Read the health now, because the peer may have gone."""
@@ -55,23 +64,34 @@ class PeerHealth:
             self._changed.clear()
             await self._changed.wait()
 
-    async def wait_until_away(self) -> None:
-        """Wait until the peer no longer serves."""
-        while self.serving:
+    async def wait_until_interrupted(self, count: int) -> None:
+        """Wait until ``interruption_count`` is above ``count``. The health is read after that, so
+        ``serving`` is about the process that answers now."""
+        while self.interruption_count <= count:
             self._changed.clear()
             await self._changed.wait()
 
     async def close(self) -> None:
         """Stop reading the health."""
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.wait([self._watching])
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _watch_connection(self) -> None:
+        while True:
+            state = self._channel.get_state()
+            await self._channel.wait_for_state_change(state)
+            if state is grpc.ChannelConnectivity.READY:
+                self._disconnected = True
+                self.doubt()
 
     async def _watch(self) -> None:
         while True:
             self._doubted.clear()
+            disconnected, self._disconnected = self._disconnected, False
             try:
-                self._take(await self._ask())
+                self._take(await self._ask(), disconnected)
             except Exception:
                 log.exception("asking a peer's health failed on our side")
             with contextlib.suppress(TimeoutError):
@@ -88,12 +108,15 @@ class PeerHealth:
         self.answering, self.trouble = True, ""
         return bool(response.status == health_pb2.HealthCheckResponse.SERVING)
 
-    def _take(self, serving: bool) -> None:
-        if serving == self.serving:
-            return
+    def _take(self, serving: bool, disconnected: bool) -> None:
+        changed = serving != self.serving
         self.serving = serving
-        self._changed.set()
-        self.on_changed()
+        if disconnected or (changed and not serving):
+            self.interruption_count += 1
+            self._changed.set()
+        if changed:
+            self._changed.set()
+            self.on_changed()
 
 
 def _line(text: str) -> str:

@@ -83,6 +83,7 @@ class ModelPeer(Generic[ItemT, ResultT]):
         self.channel = connector.open_peer(address)
         self._model = model_pb2_grpc.ModelServiceStub(self.channel)
         self._health = PeerHealth(self.channel)
+        self._interruptions_when_asked = 0
         self._refusal = Refusal(f"the {role} at {address}", self._get_load, lambda: self._health.on_changed())
         self._stream = self._open_stream()
         self._closings: Closings[ItemT, ResultT] = Closings(self._stream)
@@ -139,6 +140,7 @@ class ModelPeer(Generic[ItemT, ResultT]):
                 trouble = f": {self._health.trouble}" if self._health.trouble else ""
                 log.info("waiting for the %s service at %s%s", self.role, self.address, trouble)
                 pause = _SAY_AGAIN_SECONDS
+        self._interruptions_when_asked = self._health.interruption_count
         try:
             self.info = info_of(await self._get_info())
         except PeerFaultError as fault:
@@ -175,9 +177,9 @@ class ModelPeer(Generic[ItemT, ResultT]):
         self.faults.note(PeerFaultError(field, requirement))
 
     async def wait_until_back(self) -> None:
-        """Wait until the service goes and is healthy again, perhaps with another model. Nothing is
-        logged."""
-        await self._health.wait_until_away()
+        """Wait until the service has gone since it was asked for its model, and is healthy again,
+        perhaps with another one. Nothing is logged."""
+        await self._health.wait_until_interrupted(self._interruptions_when_asked)
         await self._health.wait_until_serving()
 
     async def status(self) -> PeerStatus:

@@ -66,6 +66,21 @@ async def test_a_peer_is_reachable_while_it_serves(peers: Peers) -> None:
     assert peers.changes == [False, True, False, True, False, True]  # the first at admission
 
 
+async def test_a_peer_that_is_started_again_at_once_is_noticed_though_it_serves_all_the_time(peers: Peers) -> None:
+    await peers.server.set_serving(True)
+    health = peers.peer._health
+    async with asyncio.timeout(60):
+        await health.wait_until_serving()
+        for _ in range(3):
+            count = health.interruption_count
+            await peers.server.grpc.stop(0)
+            peers.server = Server(peers.address, ())
+            await peers.server.start()
+            await peers.server.set_serving(True)
+            await health.wait_until_interrupted(count)
+            await health.wait_until_serving()
+
+
 async def test_a_peer_that_is_not_in_use_makes_nothing_reachable(peers: Peers) -> None:
     await peers.server.set_serving(True)
     async with asyncio.timeout(60):
