@@ -1,19 +1,21 @@
 """Count the questions that a stock engine is asked for a token.
 
-A server tells the log-probabilities of the N likeliest tokens, and perhaps those of ids. Texts are
+A server tells the log-probabilities of the N likeliest tokens, and something about ids. Texts are
 drawn from the model at each rule, so that the rows are those that a chat meets. The table says how
 many rows N likeliest tokens settle alone. Then it says how many questions a token takes, and how
-many numbers their answers have: of a server that lists 20 tokens at most and takes ids, and of one
-that lists any number and takes ids. "open" rows are not decided after 20 questions.
+many numbers they and their answers have: of a server that lists 20 tokens at most and tells the
+likeliest of the ids asked for, as vLLM does by default, of one that lists any number of tokens, and
+of one that tells all ids, as SGLang does. For "open" rows they do not settle the choice.
 `slipstream.sampling.partial` says when a choice is certain.
 
 The last rows of the table are synthetic: a vocabulary of 256,000 tokens whose probabilities fall by
-Zipf's law, p ~ 1 / (rank + 2.7)^s, and a server that lists 20 tokens and takes ids.
+Zipf's law, p ~ 1 / (rank + 2.7)^s.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,11 +32,12 @@ from benchmarks.report import Report, add_output
 from slipstream.hosting.tokenizer_files import embedded_directory
 from slipstream.sampling.choose import choose
 from slipstream.sampling.partial.decide import decide
-from slipstream.sampling.partial.known import PartialRow, Wanted
-from slipstream.sampling.partial.wanted import first_request
+from slipstream.sampling.partial.known import PartialRow
 from slipstream.sampling.row import Choice, Row
 from slipstream.sampling.rule import SamplingRule
 from slipstream.sampling.softmax import log_softmax
+from slipstream.stock.choosing import Chooser
+from slipstream.stock.protocol import Ask, EngineRefusedError, StockFacts, StockRow
 
 RULES = {
     "T = 0": SamplingRule(),
@@ -55,44 +58,61 @@ QUESTIONS = (
     "Name three animals that live in the sea, and say what they eat.",
 )
 LIKELIEST = (20, 100, 1000)
-MOST_QUESTIONS = 20
+MOST_IDS = {"best id": 128, "all ids": 4096}
+"""Ids that one question has at most, as the verifier asks vLLM and SGLang."""
+SERVERS = ((20, "best id"), (None, "best id"), (None, "all ids"))
+"""Most of the likeliest tokens that a server lists, None: all, and what it tells of ids."""
 _ZIPF_SHIFT = 2.7
 
 Floats32 = NDArray[np.float32]
 
 
 class Server:
-    """A server that tells parts of one row: ``limit`` likeliest tokens at most, and ids or not."""
+    """A server that tells parts of one row: ``limit`` likeliest tokens at most, and of the ids all
+    or the best one."""
 
-    def __init__(self, logprobs: Floats32, limit: int, takes_ids: bool) -> None:
+    def __init__(self, logprobs: Floats32, limit: int, tells_best_id: bool) -> None:
+        self.question_count = self.number_count = 0
         self._logprobs = logprobs
         self._limit = limit
-        self._takes_ids = takes_ids
+        self._tells_best_id = tells_best_id
         self._order = np.argsort(-logprobs, kind="stable")
+
+    async def score(self, ask: Ask) -> list[StockRow]:
+        """Answer a question about the row."""
+        top = self._order[: max(1, min(self._limit, ask.wanted.likeliest_count))].tolist()
+        ids = ask.wanted.token_ids
+        self.question_count += 1
+        self.number_count += len(top) + len(ids)
+        told = [max(ids, key=lambda token: self._logprobs[token])] if ids and self._tells_best_id else ids
+        row = PartialRow.of(len(self._logprobs), self._pairs(top), self._pairs(told))
+        if ids and self._tells_best_id:
+            row = row.capped(ids, float(self._logprobs[told[0]]))
+        return [StockRow(top[0], row)]
 
     def settles(self, row: Row, count: int) -> bool:
         """Return whether the ``count`` likeliest tokens alone decide a row."""
         known = PartialRow.of(len(self._logprobs), self._pairs(self._order[:count].tolist()))
         return isinstance(decide(known, row), Choice)
 
-    def questions(self, row: Row) -> tuple[int, int]:
-        """Return how many questions a row takes, and how many numbers their answers have. After
-        `MOST_QUESTIONS` it counts as not decided."""
-        size, numbers = len(self._logprobs), 0
-        found: Choice | Wanted = first_request(row, size, most_ids=256 if self._takes_ids else 0)
-        for count in range(1, MOST_QUESTIONS + 1):
-            assert isinstance(found, Wanted)
-            top = self._order[: min(self._limit, found.likeliest_count)]
-            ids = found.token_ids if self._takes_ids else ()
-            numbers += len(top) + len(ids)
-            found = decide(PartialRow.of(size, self._pairs(top.tolist()), self._pairs(ids)), row)
-            if isinstance(found, Choice):
-                assert found.token == choose(self._logprobs[np.newaxis], [row])[0].token
-                return count, numbers
-        return MOST_QUESTIONS + 1, numbers
-
     def _pairs(self, tokens: Sequence[int]) -> list[tuple[int, float]]:
         return [(token, float(self._logprobs[token])) for token in tokens]
+
+
+async def questions(logprobs: Floats32, row: Row, limit: int, ids: str) -> tuple[int, int, bool]:
+    """Return how many questions a row takes, how many numbers are in them and their answers, and
+    whether they settle it."""
+    tells_best_id = ids == "best id"
+    server: Any = Server(logprobs, limit, tells_best_id)  # not a whole StockEngine
+    facts = StockFacts("a server", "a model", len(row.context) + 1, limit, MOST_IDS[ids], tells_best_id)
+    chooser = Chooser(server, facts, len(logprobs))
+    (found,) = await server.score(Ask(row.context, (), chooser.first_wanted([row], None)))
+    try:
+        choice = await chooser.choose(found, row, row.context, None)
+    except EngineRefusedError:
+        return server.question_count, server.number_count, False
+    assert choice.token == choose(logprobs[np.newaxis], [row])[0].token
+    return server.question_count, server.number_count, True
 
 
 @torch.inference_mode()
@@ -128,15 +148,14 @@ def add(table: Table, source: str, name: str, rows: Sequence[tuple[Floats32, Row
     size = len(rows[0][0])
     cells = [source, name]
     for count in LIKELIEST:
-        alone = [Server(logprobs, count, False).settles(row, count) for logprobs, row in rows]
+        alone = [Server(logprobs, size, False).settles(row, count) for logprobs, row in rows]
         cells.append(f"{100 * np.mean(alone):.0f}")
-    for limit in (LIKELIEST[0], size):
-        asked = [Server(logprobs, limit, True).questions(row) for logprobs, row in rows]
-        decided = [count for count, _ in asked if count <= MOST_QUESTIONS]
-        open_share = 1 - len(decided) / len(asked)
-        mean = f"{np.mean(decided):.2f}" if decided else "-"
+    for limit, ids in SERVERS:
+        asked = [asyncio.run(questions(logprobs, row, limit or size, ids)) for logprobs, row in rows]
+        open_share = 1 - np.mean([settled for _, _, settled in asked])
+        mean = f"{np.mean([count for count, _, _ in asked]):.2f}"
         cells.append(f"{mean} ({100 * open_share:.0f} % open)" if open_share else mean)
-        cells.append(f"{np.mean([numbers for _, numbers in asked]):,.0f}")
+        cells.append(f"{np.mean([numbers for _, numbers, _ in asked]):,.0f}")
     table.add_row(*cells)
 
 
@@ -156,8 +175,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         table.add_column(column)
     for count in LIKELIEST:
         table.add_column(f"{count:,} settle, %", justify="right")
-    for server in (f"{LIKELIEST[0]} + ids", "any N + ids"):
-        table.add_column(f"questions, {server}", justify="right")
+    for limit, ids in SERVERS:
+        table.add_column(f"questions, {limit or 'any N'}, {ids}", justify="right")
         table.add_column("numbers", justify="right")
     for each in options.models:
         path = Path(each)

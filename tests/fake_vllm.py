@@ -24,7 +24,6 @@ from slipstream.sampling.rule import SamplingRule
 MODEL = str(embedded_directory("target"))
 """The directory whose tokenizer and config the server's model has."""
 VOCABULARY_SIZE = 4096
-MOST_IDS = 128
 CONTEXT = 2048
 
 
@@ -66,6 +65,8 @@ class FakeVllm:
         self.most_logprobs = VOCABULARY_SIZE
         self.takes_ids = True
         self.caches = True
+        self.mixed_rows = 0
+        """Rows to come that list what vLLM lists where another client asks for ids."""
         self.tokenizer = Tokenizer.from_file(f"{MODEL}/tokenizer.json")
         self.version = "0.32.0"
         self.root = MODEL
@@ -251,8 +252,9 @@ def _refusal(fake: FakeVllm, body: dict[str, Any]) -> str | None:
     if body["logprobs"] > fake.most_logprobs:
         asked = body["logprobs"]
         return f"Requested sample logprobs of {asked}, which is greater than max allowed: {fake.most_logprobs}"
-    if len(body.get("logprob_token_ids", ())) > MOST_IDS:
-        return f"Requested logprob_token_ids of length {len(body['logprob_token_ids'])}"
+    assert "logprob_token_ids" not in body, "it takes the likeliest tokens from other requests"
+    if body.get("allowed_token_ids") == []:
+        return "allowed_token_ids is not None and empty!"
     if max(map(len, body["prompt"])) + body["max_tokens"] > CONTEXT:
         return f"This model's maximum context length is {CONTEXT} tokens"
     if body["model"] != "served":
@@ -279,13 +281,16 @@ def _choice(fake: FakeVllm, body: dict[str, Any], at: int) -> dict[str, Any]:
 def _logprobs(fake: FakeVllm, body: dict[str, Any], tokens: Sequence[int]) -> dict[str, Any]:
     row = fake.logprobs_after(tokens)
     best = int(row.argmax())
-    listed = [best, *likeliest_of(row, body["logprobs"])]
-    if fake.takes_ids and body.get("logprob_token_ids"):
-        listed = [best, *body["logprob_token_ids"]]
+    if fake.takes_ids and (allowed := body.get("allowed_token_ids")):
+        best = min(allowed, key=lambda token: (-row[token], token))
+    listed = {token: float(row[token]) for token in (best, *likeliest_of(row, body["logprobs"]))}
+    if fake.mixed_rows:
+        fake.mixed_rows -= 1
+        listed = {best: float(row[best])} | {0: -9999.0}
     return {
         "tokens": [f"token_id:{best}"],
         "token_logprobs": [float(row[best])],
-        "top_logprobs": [{f"token_id:{token}": float(row[token]) for token in listed}],
+        "top_logprobs": [{f"token_id:{token}": value for token, value in listed.items()}],
     }
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from slipstream.errors import FieldViolation
 from slipstream.sampling.partial.decide import decide, logprobs_from
 from slipstream.sampling.partial.known import PartialRow, Wanted
-from slipstream.sampling.partial.wanted import first_request, joined
+from slipstream.sampling.partial.wanted import SAMPLED_COUNT, first_request, joined
 from slipstream.sampling.row import Choice, Row
 from slipstream.stock.protocol import (
     Ask,
@@ -47,8 +47,8 @@ class Chooser:
             raise SamplingUnsupportedError([FieldViolation("top_logprob_count", limit)])
         most_ids = self._facts.most_ids
         asked = joined([first_request(row, self._vocabulary_size, top_count or 0, most_ids) for row in rows])
-        if self._facts.ids_come_apart and (top_count or 0) > 1:
-            asked = Wanted(asked.likeliest_count)
+        if self._facts.tells_best_id and asked.token_ids:  # the second best id is mostly one of these
+            asked = replace(asked, likeliest_count=max(asked.likeliest_count, SAMPLED_COUNT))
         return self._limited(asked)
 
     async def choose(self, found: StockRow, row: Row, tokens: Sequence[int], top_count: int | None) -> Choice:
@@ -81,20 +81,19 @@ class Chooser:
         )
 
     def _joined(self, known: PartialRow, more: PartialRow) -> PartialRow:
-        """Return what two answers tell together. An engine whose ids do not come apart was asked
-        for all of them again, so that its last answer decides alone."""
-        if not self._facts.ids_come_apart:
+        """Return what two answers tell together. An engine that lists all ids was asked for all of
+        them again, so that its last answer decides alone."""
+        if not self._facts.tells_best_id:
             return more
-        is_better = more.likeliest_count > known.likeliest_count
-        return _with_others(more, known) if is_better else _with_others(known, more)
+        return more.joined(known) if more.likeliest_count > known.likeliest_count else known.joined(more)
 
     def _next_wanted(self, wanted: Wanted, known: PartialRow) -> list[Wanted]:
-        """Return what to ask for next. Where ids come apart they are asked for alone, if they fit
-        into one question or the engine does not list as many likeliest tokens."""
+        """Return what to ask for next. An engine that tells the best id is asked for ids alone, if
+        they fit into one question or it does not list as many likeliest tokens."""
         most = self._facts.most_ids
         ids = tuple(token for token in wanted.token_ids if not known.knows(token))
         is_listable = wanted.likeliest_count <= self._facts.most_likeliest
-        if self._facts.ids_come_apart and ids and most and (len(ids) <= most or not is_listable):
+        if self._facts.tells_best_id and ids and most and (len(ids) <= most or not is_listable):
             return [Wanted(1, ids[start : start + most]) for start in range(0, len(ids), most)]
         return [self._limited(wanted)]
 
@@ -110,12 +109,3 @@ def _lead(found: StockRow) -> float:
         return 0.0
     second, first = np.sort(logprobs)[-2:].tolist() if len(logprobs) > 1 else (-math.inf, 0.0)
     return float(first - second)
-
-
-def _with_others(known: PartialRow, more: PartialRow) -> PartialRow:
-    """Return a row with the ids of another answer too. Numbers that were known stay."""
-    listed = dict(zip(more.token_ids.tolist(), more.logprobs.tolist(), strict=True))
-    listed |= dict(zip(known.token_ids.tolist(), known.logprobs.tolist(), strict=True))
-    tokens = np.array(sorted(listed), dtype=np.int64)
-    logprobs = np.array([listed[token] for token in tokens.tolist()], dtype=np.float32)
-    return PartialRow(known.vocabulary_size, tokens, logprobs, known.bound, known.likeliest_count)

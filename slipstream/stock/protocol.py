@@ -51,8 +51,9 @@ class StockFacts:
     """Most of the likeliest tokens that a row can have."""
     most_ids: int = 0
     """Most token ids whose log-probabilities can be asked for; 0: none."""
-    ids_come_apart: bool = False
-    """True if an answer has either the likeliest tokens or the ids asked for."""
+    tells_best_id: bool = False
+    """True if an answer tells, of the ids asked for, the likeliest one alone. It bounds the
+    others."""
     lacks: tuple[str, ...] = ()
     """Abilities that the server does not have and that would help, each as a few words."""
 
@@ -64,8 +65,7 @@ class Ask(NamedTuple):
     """At least one token."""
     hint: Sequence[int]
     wanted: Wanted
-    """Tokens that each row has to list. An engine whose ids come apart lists the ids if they are
-    wanted with one likeliest token, and the likeliest ones otherwise."""
+    """Tokens that each row has to list. An engine that tells the best id alone caps the others."""
 
 
 class StockRow(NamedTuple):

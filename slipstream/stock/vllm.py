@@ -5,7 +5,10 @@ token to choose. vLLM's prefix cache makes each prompt a block and a few tokens.
 ``prompt_logprobs`` would give all rows with one prompt, but a request with them does not read the
 prefix cache: it computes the whole prompt at each step.
 
-``logprob_token_ids`` replaces the likeliest tokens in an answer, so ids come apart.
+Ids are asked for with ``allowed_token_ids``: vLLM chooses the likeliest of them, tells its
+log-probability in the whole row, and the likeliest tokens of the whole row beside it. Its
+``logprob_token_ids`` would tell all, but it takes the likeliest tokens from all other requests of
+the same step: each of those lists its own token, and token 0 at minus infinity.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from slipstream.stock.vllm_models import find_model
 log = logging.getLogger(__name__)
 
 _MOST_IDS = 128
-"""vLLM's MAX_LOGPROB_TOKEN_IDS, which no flag raises."""
+"""Ids of one question. More than these come down sooner by more of the likeliest tokens."""
 
 _LEAST_LOGPROB = -9999.0
 """vLLM writes minus infinity as this number."""
@@ -69,7 +72,7 @@ class Vllm:
         lacks = await self._probe.compare(self._http, "vLLM", self._served, self._name)
         most, takes_ids = await self._limits()
         if not takes_ids:
-            lacks.append("logprob_token_ids")
+            lacks.append("allowed_token_ids")
         if not await self._reads_prefixes():
             lacks.append(
                 "a prefix cache (it reads the whole prompt for each row: leave --no-enable-prefix-caching out)"
@@ -82,18 +85,22 @@ class Vllm:
             length - 1,  # of which a prompt may have all but one
             most,
             _MOST_IDS if takes_ids else 0,
-            ids_come_apart=True,
+            tells_best_id=True,
             lacks=tuple(lacks),
         )
 
     async def score(self, ask: Ask) -> list[StockRow]:
+        return await self._score(ask, max(1, ask.wanted.likeliest_count))
+
+    async def _score(self, ask: Ask, least: int) -> list[StockRow]:
+        """Return the rows of a question, each with at least so many of the likeliest tokens."""
         count = len(ask.hint) + 1
         answer = await self._http.json(_COMPLETIONS, self._body(ask.tokens, 1, ask.wanted, ask.hint))
         with readable("vLLM's answer"):
             choices = {choice["index"]: choice for choice in answer["choices"]}
             if choices.keys() != {*range(count)}:
                 raise EngineRefusedError(f"vLLM has answered {len(choices)} of {count} prompts")
-            return [self._row(choices[at]["logprobs"], 0, ask.wanted) for at in range(count)]
+            return [self._row(choices[at]["logprobs"], 0, ask.wanted, least) for at in range(count)]
 
     async def score_tail(self, tokens: Sequence[int], count: int, likeliest: int) -> list[PartialRow]:
         body = self._body(tokens, 1, Wanted(1), prompt_logprobs=likeliest)
@@ -134,8 +141,8 @@ class Vllm:
             "ignore_eos": True,
             **more,
         }
-        if _are_ids_wanted(wanted):
-            body["logprob_token_ids"] = [*wanted.token_ids]
+        if wanted.token_ids:
+            body["allowed_token_ids"] = [*wanted.token_ids]
         return f'{{"prompt": {_prompts(tokens, hint)}, {json.dumps(body)[1:]}'.encode()
 
     def _streamed(self, data: str, wanted: Wanted) -> list[StockRow]:
@@ -145,16 +152,26 @@ class Vllm:
                 raise _ended_by(error)
             logprobs = event["choices"][0]["logprobs"] if event["choices"] else None
             return (
-                [] if logprobs is None else [self._row(logprobs, at, wanted) for at in range(len(logprobs["tokens"]))]
+                []
+                if logprobs is None
+                else [self._row(logprobs, at, wanted, wanted.likeliest_count) for at in range(len(logprobs["tokens"]))]
             )
 
-    def _row(self, logprobs: Any, at: int, wanted: Wanted) -> StockRow:
-        token = _token_of(logprobs["tokens"][at])
-        listed = [(_token_of(name), _finite(value)) for name, value in logprobs["top_logprobs"][at].items()]
-        if not _are_ids_wanted(wanted):
-            return StockRow(token, PartialRow.of(self._vocabulary_size, listed))
-        best = [(token, _finite(logprobs["token_logprobs"][at]))]  # at temperature 0 it is the likeliest
-        return StockRow(token, PartialRow.of(self._vocabulary_size, best, listed))
+    def _row(self, logprobs: Any, at: int, wanted: Wanted, least: int) -> StockRow:
+        """Return a row, which has to list ``least`` of the likeliest tokens."""
+        chosen, own = _token_of(logprobs["tokens"][at]), _finite(logprobs["token_logprobs"][at])
+        top = {_token_of(name): _finite(value) for name, value in logprobs["top_logprobs"][at].items()}
+        if wanted.token_ids and len(top) > max(1, wanted.likeliest_count):
+            top.pop(chosen, None)  # vLLM adds it to the likeliest ones
+        row = PartialRow.of(self._vocabulary_size, top.items(), [(chosen, own)])
+        if len(top) < least or (row.bound == -np.inf and not row.is_complete):
+            raise EngineLostError(
+                f"vLLM has not listed the {least} likeliest tokens, as where another client asks it for "
+                "logprob_token_ids"
+            )
+        if not wanted.token_ids:
+            return StockRow(chosen, row)
+        return StockRow(int(row.token_ids[row.logprobs.argmax()]), row.capped(wanted.token_ids, own))
 
     def _scored(self, row: Mapping[str, Any], token: int) -> PartialRow:
         listed = [(int(name), _finite(value["logprob"])) for name, value in row.items()]
@@ -171,7 +188,7 @@ class Vllm:
         """Return how many likeliest tokens a row can have, and whether ids can be asked for."""
         most = self._vocabulary_size
         try:
-            (row,) = await self.score(Ask([0], (), Wanted(most)))
+            (row,) = await self._score(Ask([0], (), Wanted(most)), 1)
         except EngineRefusedError as error:
             said = _ALLOWED.search(str(error))
             if said is None:
@@ -186,7 +203,7 @@ class Vllm:
             rows = await self.score(Ask([0], (), Wanted(1, (0, 1))))
         except EngineRefusedError:
             return most, False
-        return most, rows[0].known.knows(0) and rows[0].known.knows(1)
+        return most, rows[0].known.knows(0) or rows[0].known.knows(1)
 
 
 def _ended_by(error: Any) -> Exception:
@@ -213,10 +230,6 @@ def _prompts(tokens: Sequence[int], hint: Sequence[int]) -> str:
     return (
         f"[{', '.join(shared + ''.join(f', {token}' for token in hint[:end]) + ']' for end in range(len(hint) + 1))}]"
     )
-
-
-def _are_ids_wanted(wanted: Wanted) -> bool:
-    return wanted.likeliest_count <= 1 and 0 < len(wanted.token_ids) <= _MOST_IDS
 
 
 def _token_of(name: str) -> int:

@@ -63,12 +63,12 @@ def rows(draw: st.DrawFn) -> tuple[np.ndarray, Row]:
 
 
 @settings(max_examples=100)
-@given(rows(), st.sampled_from([1, 2, 5, 20, None]), st.booleans(), st.booleans())
+@given(rows(), st.sampled_from([1, 2, 5, 20, None]), st.booleans(), st.booleans(), st.booleans())
 def test_the_choice_is_that_of_the_whole_row(
-    case: tuple[np.ndarray, Row], limit: int | None, takes_ids: bool, asks_well: bool
+    case: tuple[np.ndarray, Row], limit: int | None, takes_ids: bool, tells_best_id: bool, asks_well: bool
 ) -> None:
     logits, row = case
-    server = AnsweringRow(logits, limit, takes_ids)
+    server = AnsweringRow(logits, limit, takes_ids, tells_best_id)
     first = first_request(row, len(logits), most_ids=1024 if takes_ids else 0) if asks_well else Wanted(1)
     found = server.decide(row, first)
     whole = choose(server.logprobs[np.newaxis], [row])[0]
@@ -87,12 +87,13 @@ def test_the_choice_is_that_of_the_whole_row(
 
 
 @settings(max_examples=150)
-@given(rows(), st.integers(1, 60))
-def test_cuts_bound_the_cuts_of_the_whole_row(case: tuple[np.ndarray, Row], count: int) -> None:
+@given(rows(), st.integers(1, 60), st.sets(st.integers(0, 15)))
+def test_cuts_bound_the_cuts_of_the_whole_row(case: tuple[np.ndarray, Row], count: int, ids: set[int]) -> None:
     logits, row = case
     row.rule = replace(row.rule, temperature=row.rule.temperature or 0.5)
-    server = AnsweringRow(logits)
-    some, whole = (bounded(server.answer(Wanted(n)), row) for n in (count, len(logits)))
+    server = AnsweringRow(logits, tells_best_id=True)
+    asked = Wanted(count, tuple(sorted(each for each in ids if each < len(logits))))
+    some, whole = (bounded(server.answer(wanted), row) for wanted in (asked, Wanted(len(logits))))
     if not np.isfinite(whole.most.max()):
         return
     top_k = top_k_cut(some, row.rule)

@@ -172,7 +172,7 @@ async def test_what_the_server_lacks_is_said_in_one_line(caplog: pytest.LogCaptu
     async with bench(fake):
         said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert [line.partition(" (")[0] for line in said] == [
-        "vLLM 0.32.0 lacks logprob_token_ids",
+        "vLLM 0.32.0 lacks allowed_token_ids",
         "vLLM 0.32.0 lacks a prefix cache",
         "vLLM 0.32.0 lacks --max-logprobs -1",
     ]

@@ -70,7 +70,7 @@ async def test_an_answer_that_is_none_is_refused_in_one_line(body: bytes, messag
         engine = engine_of(fake)
         fake.fault = body
         with pytest.raises(EngineRefusedError, match=message) as refused:
-            await engine.score(Ask([1, 2], [3], Wanted(2)))
+            await engine.score(Ask([1, 2], [3], Wanted(1)))
         assert "\n" not in str(refused.value)
         await engine.close()
 
@@ -79,7 +79,39 @@ async def test_answers_in_another_order_are_put_in_order() -> None:
     with FakeVllm().serving() as fake:
         engine = engine_of(fake)
         fake.fault = answer(choice(1, 6, -0.1), choice(0, 5, -0.2))
-        assert [row.token for row in await engine.score(Ask([1, 2], [3], Wanted(2)))] == [5, 6]
+        assert [row.token for row in await engine.score(Ask([1, 2], [3], Wanted(1)))] == [5, 6]
+        await engine.close()
+
+
+@pytest.mark.parametrize("count", [1, 2, 20])
+async def test_a_row_whose_likeliest_tokens_another_client_took_is_asked_for_again(count: int) -> None:
+    with FakeVllm().serving() as fake:
+        engine = engine_of(fake)
+        await engine.connect()
+        fake.mixed_rows = 1
+        with pytest.raises(EngineLostError, match=f"has not listed the {count} likeliest tokens"):
+            await engine.score(Ask([1, 2], [], Wanted(count)))
+        (row,) = await engine.score(Ask([1, 2], [], Wanted(count)))
+        assert row.known.likeliest_count == count
+        fake.mixed_rows = 1
+        with pytest.raises(EngineLostError, match="logprob_token_ids"):
+            _ = [row async for row in engine.continue_greedily([1, 2], 3, count)]
+        await engine.close()
+
+
+async def test_of_the_ids_asked_for_the_likeliest_is_told_and_caps_the_others() -> None:
+    with FakeVllm().serving() as fake:
+        engine = engine_of(fake)
+        facts = await engine.connect()
+        assert facts.most_ids and facts.tells_best_id
+        whole = logprobs_after([1, 2])
+        ids = np.argsort(-whole)[[30, 40, 50]].tolist()
+        (row,) = await engine.score(Ask([1, 2], [], Wanted(2, tuple(sorted(ids)))))
+        assert row.token == whole.argmax()
+        assert [row.known.knows(token) for token in ids] == [True, False, False]
+        assert row.known.likeliest_count == 2 and row.known.bound == np.sort(whole)[-2]
+        assert (row.known.most()[ids] == whole[ids[0]]).all()
+        assert (row.known.least() <= whole).all() and (whole <= row.known.most()).all()
         await engine.close()
 
 

@@ -16,10 +16,12 @@ from tests.statistical.chi_square import FALSE_ALARM, p_value
 SIZE, DRAWS = 300, 2_000
 
 
-@pytest.mark.parametrize(("limit", "takes_ids"), [(5, True), (None, False)])
-def test_choices_of_many_seeds_follow_the_softmax(limit: int | None, takes_ids: bool) -> None:
+@pytest.mark.parametrize(
+    ("limit", "takes_ids", "tells_best_id"), [(5, True, False), (5, True, True), (None, False, False)]
+)
+def test_choices_of_many_seeds_follow_the_softmax(limit: int | None, takes_ids: bool, tells_best_id: bool) -> None:
     logits = (np.random.default_rng(3).normal(size=SIZE) * 2).astype(np.float32)
-    server = AnsweringRow(logits, limit, takes_ids)
+    server = AnsweringRow(logits, limit, takes_ids, tells_best_id)
     counts: Counter[int] = Counter()
     for seed in range(DRAWS):
         row = Row(SamplingRule(temperature=0.8, seed=seed), 17)

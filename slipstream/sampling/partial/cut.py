@@ -52,16 +52,19 @@ NO_CUT = Cut(_NONE, _NONE)
 
 class Others(NamedTuple):
     """The most that tokens may have that are not listed: ``bulk`` of them have the row's bound,
-    and others, which the rule changes, ``changed`` float32. Tokens at -inf are left out."""
+    and others, which are capped or which the rule changes, ``changed`` float32. Tokens at -inf are
+    left out."""
 
     bound: np.float32
     bulk: int
     changed: Floats32
 
     @classmethod
-    def of_bound(cls, known: PartialRow) -> Others:
+    def of_known(cls, known: PartialRow) -> Others:
         """Return the others of a row that its rule does not change."""
-        return cls(known.bound, known.vocabulary_size - len(known.token_ids), np.empty(0, dtype=np.float32))
+        lower = known.caps[(known.caps < known.bound) & (known.caps > -np.inf)]
+        left_out = int((known.caps == -np.inf).sum())
+        return cls(known.bound, known.vocabulary_size - len(known.token_ids) - len(lower) - left_out, lower)
 
     @classmethod
     def of_values(cls, known: PartialRow, most: Floats32) -> Others:

@@ -11,8 +11,9 @@ at most the smallest listed log-probability ``b``, so its score is at most
 
 If a listed token's score beats this for every other token, that token is the choice. Otherwise the
 tokens whose bounds are not beaten are the only ones that may win, and asking for them by id
-decides. (The bound is that of the threshold algorithm, Fagin, Lotem, Naor, "Optimal
-aggregation algorithms for middleware", 2003: two sorted lists, the sum of two scores.)
+decides. A server that tells the likeliest of them alone bounds the others by it. (The bound is that
+of the threshold algorithm, Fagin, Lotem, Naor, "Optimal aggregation algorithms for middleware",
+2003: two sorted lists, the sum of two scores.)
 
 Biases, presence and frequency penalties, banned and allowed tokens and structures change a token's
 log-probability by its id alone and keep the order of two numbers. So the bounds are put through the
@@ -97,10 +98,10 @@ def logprobs_from(known: PartialRow, token: int, top_count: int) -> TokenLogprob
 
 def bounded(known: PartialRow, row: Row) -> Bounded:
     """Return the most and the least that each token may have after a row's rule has changed it."""
-    filled = np.stack([known.filled(float(known.bound)), known.filled(-np.inf)])
+    most, least = known.most(), known.least()
     if not row.is_processed:
-        return Bounded(known, filled[0], filled[1], Others.of_bound(known))
-    most, least = processed(BlockedLogits(filled), [row, row]).floats()
+        return Bounded(known, most, least, Others.of_known(known))
+    most, least = processed(BlockedLogits(np.stack([most, least])), [row, row]).floats()
     return Bounded(known, most, least, Others.of_values(known, most))
 
 

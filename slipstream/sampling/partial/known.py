@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -33,7 +33,8 @@ class PartialRow:
     ``token_ids`` int64 ``[known]``, each once, rising. ``logprobs`` float32 ``[known]``: natural,
     normalised over the ``vocabulary_size``, before any sampling rule; -inf where a token cannot
     come. No token that is not listed has more than ``bound``. ``likeliest_count`` is the number of
-    likeliest tokens that the server listed.
+    likeliest tokens that the server listed. The tokens of ``capped_ids`` int64 ``[capped]``, which
+    are not listed, have at most their ``caps`` float32 ``[capped]``.
     """
 
     vocabulary_size: int
@@ -41,6 +42,8 @@ class PartialRow:
     logprobs: Floats32
     bound: np.float32
     likeliest_count: int
+    capped_ids: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    caps: Floats32 = field(default_factory=lambda: np.empty(0, dtype=np.float32))
 
     @classmethod
     def of(cls, vocabulary_size: int, likeliest: Iterable[Pair], others: Iterable[Pair] = ()) -> PartialRow:
@@ -61,17 +64,35 @@ class PartialRow:
         bound = np.float32(min(top.values(), default=0.0))
         return cls(vocabulary_size, tokens, logprobs, bound, len(top))
 
+    def capped(self, token_ids: Iterable[int], cap: float) -> PartialRow:
+        """Return this row with the knowledge that none of ``token_ids`` has more than ``cap``."""
+        return self._with(self._caps() | dict.fromkeys(token_ids, cap))
+
+    def joined(self, other: PartialRow) -> PartialRow:
+        """Return what two answers tell together. Numbers that this one lists stay, and its
+        ``bound``."""
+        listed = {**dict(other._pairs()), **dict(self._pairs())}
+        tokens = np.array(sorted(listed), dtype=np.int64)
+        logprobs = np.array([listed[token] for token in tokens.tolist()], dtype=np.float32)
+        caps = self._caps()
+        for token, cap in other._caps().items():
+            caps[token] = min(cap, caps.get(token, cap))
+        return replace(self, token_ids=tokens, logprobs=logprobs)._with(caps)
+
     @property
     def is_complete(self) -> bool:
         """True if every token's log-probability is known."""
         return len(self.token_ids) == self.vocabulary_size
 
-    def filled(self, others: float) -> Floats32:
-        """Return the whole row, float32 ``[vocabulary]``, tokens that are not listed at
-        ``others``."""
-        row: Floats32 = np.full(self.vocabulary_size, others, dtype=np.float32)
-        row[self.token_ids] = self.logprobs
+    def most(self) -> Floats32:
+        """Return the most that each token may have, float32 ``[vocabulary]``."""
+        row = self._filled(self.bound)
+        row[self.capped_ids] = np.minimum(self.caps, self.bound)
         return row
+
+    def least(self) -> Floats32:
+        """Return the least that each token may have, float32 ``[vocabulary]``."""
+        return self._filled(np.float32(-np.inf))
 
     def knows(self, token: int) -> bool:
         """Return whether a token is listed."""
@@ -81,6 +102,25 @@ class PartialRow:
     def logprob(self, token: int) -> float:
         """Return the log-probability of a listed token."""
         return float(self.logprobs[int(np.searchsorted(self.token_ids, token))])
+
+    def _filled(self, others: np.float32) -> Floats32:
+        row: Floats32 = np.full(self.vocabulary_size, others, dtype=np.float32)
+        row[self.token_ids] = self.logprobs
+        return row
+
+    def _pairs(self) -> Iterable[Pair]:
+        return zip(self.token_ids.tolist(), self.logprobs.tolist(), strict=True)
+
+    def _caps(self) -> dict[int, float]:
+        return dict(zip(self.capped_ids.tolist(), self.caps.tolist(), strict=True))
+
+    def _with(self, caps: dict[int, float]) -> PartialRow:
+        kept = {token: cap for token, cap in caps.items() if not self.knows(token)}
+        return replace(
+            self,
+            capped_ids=np.array([*kept], dtype=np.int64),
+            caps=np.array([*kept.values()], dtype=np.float32),
+        )
 
 
 def rounding(logprob: float, temperature: float) -> float:
