@@ -25,6 +25,9 @@ from slipstream.stock.protocol import (
 
 _MOST_QUESTIONS = 24
 """Questions about one row, of an engine that lists few tokens."""
+_GROUP = 32
+"""Ids of one question to an engine that tells the best alone. Of more ids several questions at once
+tell several."""
 _FIRST_COUNT, _LEAST_GROWTH = 20, 8
 """From one question to the next the number of likeliest tokens grows at least so, to the whole
 vocabulary."""
@@ -89,12 +92,12 @@ class Chooser:
 
     def _next_wanted(self, wanted: Wanted, known: PartialRow) -> list[Wanted]:
         """Return what to ask for next. An engine that tells the best id is asked for ids alone, if
-        they fit into one question or it does not list as many likeliest tokens."""
+        they are few or it does not list as many likeliest tokens."""
         most = self._facts.most_ids
         ids = tuple(token for token in wanted.token_ids if not known.knows(token))
         is_listable = wanted.likeliest_count <= self._facts.most_likeliest
         if self._facts.tells_best_id and ids and most and (len(ids) <= most or not is_listable):
-            return [Wanted(1, ids[start : start + most]) for start in range(0, len(ids), most)]
+            return [Wanted(1, ids[start : start + _GROUP]) for start in range(0, len(ids), _GROUP)]
         return [self._limited(wanted)]
 
     def _limited(self, wanted: Wanted) -> Wanted:

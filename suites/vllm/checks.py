@@ -30,6 +30,8 @@ LEAST_P = 1e-3
 """Odds of a false alarm."""
 _DRAWS = 1000
 _TEMPERATURE = 0.8
+_HOT = 1.5
+"""A temperature at which most tokens take more than one question."""
 _LEAST_EXPECTED = 5.0
 _STREAMS = 4
 
@@ -43,7 +45,8 @@ def run() -> dict[str, Found]:
     with VllmServer(target) as server, _services(server) as services, _client(services) as client:
         found["server"] = {"holds": True, "says": client.server_info().target.caveats[0]}
         found["greedy texts equal vLLM's own, off, fixed and on"] = _greedy(client, server)
-        found["texts at T = 0.8 are the same, off, fixed and on"] = _sampled(client)
+        for temperature in (_TEMPERATURE, _HOT):
+            found[f"texts at T = {temperature:g} are the same, off, fixed and on"] = _sampled(client, temperature)
         found["draws at T = 0.8 follow the exact distribution"] = _distribution(client)
         found["the draft is killed: same text"] = _killed(client, server, services.services["draft"].process.kill)
         found["vLLM is killed and started again: same text"] = _killed(client, server, server.restart)
@@ -93,10 +96,10 @@ def _greedy(client: Client, server: VllmServer, count: int = PROMPTS) -> Found:
     return {"holds": not any(differing.values()), "texts": count, "differing": differing}
 
 
-def _sampled(client: Client) -> Found:
+def _sampled(client: Client, temperature: float) -> Found:
     asked = prompts(PROMPTS)
     got = [
-        _answers(client, asked, lambda seed, length=length: _settings(_TEMPERATURE, seed, length))  # type: ignore[misc]
+        _answers(client, asked, lambda seed, length=length: _settings(temperature, seed, length))  # type: ignore[misc]
         for length in (0, 4, "adaptive")
     ]
     differing = sum(len({*map(tuple, texts)}) > 1 for texts in zip(*got, strict=True))
