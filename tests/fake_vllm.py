@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from slipstream.cli.local import free_address
 from slipstream.hosting.tokenizer_files import embedded_directory
 from slipstream.sampling.choose import choose
 from slipstream.sampling.row import Choice, Row
@@ -87,7 +88,7 @@ class FakeVllm:
         """Rows after which the server breaks its connections off and takes no more."""
         self.may_answer = threading.Event()
         self.may_answer.set()
-        self.port = 0
+        self.port = int(free_address().rpartition(":")[2])  # it is started again there
         self._server: ThreadingHTTPServer | None = None
         self._open: set[socket.socket] = set()
 

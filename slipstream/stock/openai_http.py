@@ -72,7 +72,11 @@ class EngineHttp:
         self._where = f"{origin.host}:{origin.port}"
         self._bearer = bearer
         self._timeout = timeout_seconds
-        self._client = HttpClient(origin)
+        self._client = HttpClient(origin, repeats=False)
+
+    def lost_count(self) -> int:
+        """Return how many kept connections the server has closed so far."""
+        return self._client.lost_count()
 
     async def close(self) -> None:
         """Close the connections that are kept."""

@@ -100,5 +100,9 @@ class StockEngine(Protocol):
         rows before, as the server computes them. It may end early. Closing the iterator ends the
         request."""
 
+    def lost_count(self) -> int:
+        """Return how many connections the server has closed between two requests so far. After
+        each, another server may answer."""
+
     async def close(self) -> None:
         """Close all connections."""

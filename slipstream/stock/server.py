@@ -17,8 +17,8 @@ from slipstream.stock.trial import Trial
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 10.0
-"""Seconds between two comparisons of a server's rows with those of its start. vLLM takes longer to
-start again, so a turn after that cannot miss it."""
+"""Most seconds between two comparisons of a server's rows with those of its start. A connection
+that the server has closed asks for one at once: however soon it is back, it may be another one."""
 _RETRY_SECONDS = 0.5
 
 
@@ -36,13 +36,17 @@ class StockServer:
         self._patience = patience_seconds
         self._look_seconds = look_seconds
         self._looked = time.monotonic()
+        self._lost_count = engine.lost_count()
+        """Connections that the server had closed before the last comparison."""
         self._is_lost = False
         self._looking: asyncio.Task[EngineLostError | EngineRefusedError | None] | None = None
 
     async def check(self) -> None:
-        """Compare the server with that of the start, unless that was done a moment ago.
-        EngineRefusedError if it is another one, EngineLostError if it cannot be asked."""
-        if not self._is_lost and time.monotonic() < self._looked + self._look_seconds:
+        """Compare the server with that of the start, unless that was done a moment ago and the
+        server has closed no connection since. EngineRefusedError if it is another one,
+        EngineLostError if it cannot be asked."""
+        is_recent = time.monotonic() < self._looked + self._look_seconds
+        if is_recent and not self._is_lost and self.engine.lost_count() == self._lost_count:
             return
         if self._looking is None:  # all jobs wait for one look
             self._looking = asyncio.get_running_loop().create_task(self._look())
@@ -67,6 +71,7 @@ class StockServer:
 
     async def _look(self) -> EngineLostError | EngineRefusedError | None:
         """Return what is wrong with the server; None if it is that of the start."""
+        lost_count = self.engine.lost_count()
         try:
             await self._compare()
         except (EngineLostError, EngineRefusedError) as error:
@@ -78,7 +83,7 @@ class StockServer:
             self._looking = None
         if self._is_lost:
             log.info("%s is back", self.facts.engine)
-        self._is_lost, self._looked = False, time.monotonic()
+        self._is_lost, self._looked, self._lost_count = False, time.monotonic(), lost_count
         return None
 
     async def _compare(self) -> None:

@@ -101,6 +101,9 @@ class SGLang:
                 for row in rows:
                     yield row
 
+    def lost_count(self) -> int:
+        return self._http.lost_count()
+
     async def close(self) -> None:
         await self._http.close()
 

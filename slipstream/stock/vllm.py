@@ -117,6 +117,9 @@ class Vllm:
                 for row in self._streamed(data, wanted):
                     yield row
 
+    def lost_count(self) -> int:
+        return self._http.lost_count()
+
     async def close(self) -> None:
         await self._http.close()
 

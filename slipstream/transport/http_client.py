@@ -151,6 +151,11 @@ class _Connection:
             return True
         return False
 
+    @property
+    def is_closed(self) -> bool:
+        """True if the server is known to have closed the connection."""
+        return self._reader.at_eof()
+
     def close(self) -> None:
         """Close the connection without waiting."""
         self._writer.close()
@@ -163,7 +168,11 @@ class HttpClient:
 
     origin: Origin
     headers: Mapping[str, str] = field(default_factory=dict)
+    repeats: bool = True
+    """True if a request may be sent again when the server closes a kept connection before it reads
+    the request. Another server may answer then. False: that is a RequestError."""
     _idle: list[_Connection] = field(default_factory=list)
+    _lost_count: int = 0
 
     @asynccontextmanager
     async def request(self, path: str, body: object | None = None) -> AsyncIterator[Response]:
@@ -182,19 +191,34 @@ class HttpClient:
             else:
                 connection.close()
 
+    def lost_count(self) -> int:
+        """Return how many kept connections the server has closed so far."""
+        closed = [each for each in self._idle if each.is_closed]
+        for each in closed:
+            self._drop(each)
+        self._idle = [each for each in self._idle if each not in closed]
+        return self._lost_count
+
     def close(self) -> None:
         """Close the kept connections."""
         while self._idle:
             self._idle.pop().close()
 
+    def _drop(self, lost: _Connection) -> None:
+        self._lost_count += 1
+        lost.close()
+
     async def _answered(self, path: str, content: bytes) -> tuple[_Connection, h11.Response]:
         head = h11.Request(method="POST" if content else "GET", target=path, headers=self._head(content))
         while True:
+            self.lost_count()
             connection = self._idle.pop() if self._idle else await self._connected()
             try:
                 return connection, await connection.send(head, content)
-            except _StaleError:
-                connection.close()
+            except _StaleError as error:
+                self._drop(connection)
+                if not self.repeats:
+                    raise RequestError("connection lost") from error
             except BaseException:
                 connection.close()
                 raise

@@ -77,6 +77,25 @@ async def test_other_weights_after_a_restart_end_the_run(engine: type[FakeVllm])
         assert ear.tokens == text_after(PROMPT, len(ear.tokens), GREEDY)
 
 
+@BOTH
+@pytest.mark.parametrize("is_seen", [True, False], ids=["while the verifier waits", "at its next request"])
+async def test_a_server_that_is_started_again_at_once_between_two_runs_is_not_taken_for_the_same(
+    engine: type[FakeVllm], is_seen: bool
+) -> None:
+    async with bench(engine()) as it:
+        assert await it.start("a", PROMPT, 60).end() is RunEnd.UNTIL
+        it.fake.end()
+        it.fake.logprobs_after = other_weights
+        it.fake.begin()
+        if is_seen:
+            engine_of_bench = it.host._worker._steps.engine  # type: ignore[attr-defined]
+            await until(lambda: engine_of_bench.lost_count() > 0)
+        ear = it.start("b", PROMPT, 100)
+        with pytest.raises(EngineRefusedError, match="with other weights"):
+            await ear.end()
+        assert ear.tokens == []
+
+
 async def test_rounding_is_no_other_model() -> None:
     async with bench(look=0) as it:
         it.fake.logprobs_after = nearly_the_same
