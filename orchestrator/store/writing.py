@@ -29,13 +29,13 @@ class Writing:
         """Run until cancelled; call ``on_changed`` whenever `is_possible` has changed."""
         while True:
             await self._doubt.wait()
+            self._doubt.clear()  # a write that fails during the trial asks for another one
             is_possible = await self._try()
             if is_possible != self.is_possible:
                 self.is_possible = is_possible
                 on_changed()
-            if is_possible:
-                self._doubt.clear()
-            else:
+            if not is_possible:
+                self._doubt.set()
                 await asyncio.sleep(_RETRY_SECONDS)
 
     async def _try(self) -> bool:

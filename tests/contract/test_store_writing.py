@@ -78,6 +78,36 @@ async def test_a_store_is_not_writable_from_a_failed_trial_to_one_that_succeeds(
     assert changes.empty()
 
 
+async def test_a_write_that_fails_during_a_trial_asks_for_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(str(tmp_path / "sessions.db"))
+    trials, may_end = asyncio.Queue[None](), asyncio.Event()
+    writing = Writing(store)
+
+    async def tries() -> None:
+        trials.put_nowait(None)
+        await may_end.wait()
+
+    async def fail() -> None:
+        with pytest.raises(StoreUnavailableError):
+            await store._database.run(lambda t: t.execute("INSERT INTO no_such_table VALUES (1)"))
+
+    monkeypatch.setattr(store, "try_writing", tries)
+    watching = asyncio.create_task(writing.watch(lambda: pytest.fail("it has not changed")))
+    try:
+        async with asyncio.timeout(60):
+            await fail()
+            await trials.get()
+            await fail()  # the trial has written before
+            may_end.set()
+            await trials.get()
+    finally:
+        watching.cancel()
+        await asyncio.wait([watching])
+        store.close()
+
+
 async def test_one_failure_that_a_trial_does_not_share_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
