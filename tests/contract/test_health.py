@@ -9,6 +9,7 @@ import pytest
 
 from orchestrator.peers.verifier_peer import VerifierPeer
 from orchestrator.peers.verifiers import Verifiers
+from slipstream.cli.local import free_address
 from slipstream.rpc.server import Server
 
 
@@ -16,13 +17,13 @@ class Peers:
     """A server that only has health, and the verifiers at its address."""
 
     def __init__(self) -> None:
-        self.server = Server("127.0.0.1:0", ())
+        self.address = free_address()
+        self.server = Server(self.address, ())
         self.changes: list[bool] = []
         self._changed = asyncio.Event()
 
     async def start(self) -> None:
-        port = await self.server.start()
-        self.address = f"127.0.0.1:{port}"
+        await self.server.start()
         self.verifiers = Verifiers([VerifierPeer(self.address)])
         self.verifiers.on_reachable_changed(self._note)
 

@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
+from slipstream.cli.local import free_address
 from slipstream.errors import Code
 from slipstream.rpc.channel import MAX_MESSAGE_BYTES, SERVER_OPTIONS, open_channel
 from slipstream.rpc.item_answers import Answer, answer_items
@@ -59,7 +60,7 @@ class Echo(LockStepVerifier):
 class Rig:
     def __init__(self) -> None:
         self.echo = Echo()
-        self.port = 0
+        self.port = int(free_address().rpartition(":")[2])  # it is started again there
 
     async def start(self) -> None:
         self.server = grpc.aio.server(options=SERVER_OPTIONS)

@@ -16,6 +16,7 @@ from orchestrator.peers.verifier_peer import VerifierPeer
 from orchestrator.peers.verifiers import Verifiers
 from orchestrator.rounds.verification import VerifierSide
 from orchestrator.speculation.proposal import NOTHING_PROPOSED
+from slipstream.cli.local import free_address
 from slipstream.errors import Code
 from slipstream.rpc.item_answers import Answer
 from slipstream.rpc.server import Server
@@ -46,7 +47,7 @@ class Hanging(Service, model_pb2_grpc.ModelServiceServicer):
 
     def __init__(self) -> None:
         super().__init__()
-        self.server = Server("127.0.0.1:0", ())
+        self.server = Server(free_address(), ())
         self.hangs = self.is_mute = self.steps_go_on = False
         self.refusal: PeerError | None = None
         self.refusal_count = 0

@@ -24,6 +24,7 @@ from orchestrator.rounds.verification import VerifierSide
 from orchestrator.speculation.proposal import NOTHING_PROPOSED
 from proving.certificates import LONG_AGO, Authority, Issued
 from slipstream.cli.local import free_address
+from slipstream.rpc import token_check
 from slipstream.rpc.channel import open_channel
 from slipstream.rpc.connector import Connector
 from slipstream.rpc.server import Server
@@ -201,8 +202,8 @@ async def test_an_orchestrator_shows_its_rotated_certificate_where_it_connects_a
 ) -> None:
     shown, server_certificate = ours.issue("orchestrator", common_name="first"), ours.issue("server")
     files = TlsFiles(str(shown.certificate), str(shown.key), ours.file, "--peer-tls", "--peer-tls-ca")
-    channel = Connector(reloaded_channel_credentials(files))
-    async with serving(by_tls(server_certificate, ours)) as served, channel.open_peer(served.address) as reached:
+    channel, address = Connector(reloaded_channel_credentials(files)), free_address()
+    async with serving(by_tls(server_certificate, ours), address) as served, channel.open_peer(address) as reached:
         await get_load(reached)
         shown.become(ours.issue("next", common_name="second"))
         await asyncio.sleep(LOOK_SECONDS)
@@ -216,6 +217,26 @@ async def test_an_orchestrator_shows_its_rotated_certificate_where_it_connects_a
 
             await until(comes_back)
             assert again.model.callers == [[b"second"]]
+
+
+async def test_a_peer_that_is_started_again_at_once_is_noticed_after_a_rotation_too(ours: Authority) -> None:
+    shown, server_certificate = ours.issue("orchestrator"), ours.issue("server")
+    files = TlsFiles(str(shown.certificate), str(shown.key), ours.file, "--peer-tls", "--peer-tls-ca")
+    address = free_address()
+    peer = VerifierPeer(address, connector=Connector(reloaded_channel_credentials(files)))
+    health = peer._health
+    async with asyncio.timeout(60):
+        async with serving(by_tls(server_certificate, ours), address):
+            await health.wait_until_serving()
+            shown.become(ours.issue("next"))
+            await asyncio.sleep(LOOK_SECONDS)
+            count = health.interruption_count
+        for _ in range(3):
+            async with serving(by_tls(server_certificate, ours), address):
+                await health.wait_until_interrupted(count)
+                await health.wait_until_serving()
+                count = health.interruption_count
+    await peer.close()
 
 
 @pytest.mark.parametrize(
@@ -298,9 +319,10 @@ class Turns:
 
 
 async def test_a_verifier_that_refuses_the_token_is_named_in_one_line_and_told_to_the_turn(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While sixteen sessions write at once: the stream's own status is then mostly lost."""
+    monkeypatch.setattr(token_check, "_SAY_AGAIN_SECONDS", 600.0)  # a busy machine takes long for all this
     caplog.set_level(logging.INFO)
     theirs, own = tmp_path / "theirs", tmp_path / "own"
     theirs.write_text("a-new-long-token")
@@ -338,10 +360,14 @@ async def test_a_draft_that_refuses_the_token_is_named_in_one_line(
         for _ in range(2):
             with pytest.raises(PeerError, match="does not show this service's token"):
                 await draft.wait_until_serving()
-        await asyncio.sleep(0.2)
         refusal = f"the draft at {served.address} refuses this orchestrator's token: --peer-token-file"
+
+        async def is_known() -> bool:
+            return draft.trouble == refusal
+
+        await until(is_known)
+        await asyncio.sleep(0.2)
         assert [r.getMessage() for r in caplog.records if "orchestrator's" in r.getMessage()] == [refusal]
-        assert draft.trouble == refusal
         await draft.close()
 
 
