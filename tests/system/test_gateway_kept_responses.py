@@ -21,8 +21,10 @@ from tests.response_types import check_events, check_response
 from tests.system.conftest import PAPER_PAIR
 
 LASTING = dataclasses.replace(PAPER_PAIR, target=f"{PAPER_PAIR.target}&forward_ms=2")
-"""A long answer takes sixteen seconds: it runs when a test looks, even on a busy machine."""
+"""A long answer without hints takes sixteen seconds: it runs when a test looks, even on a busy
+machine."""
 MODEL, LASTING_TOKENS, SHORT_TOKENS = "lasting", 8000, 600
+ASKED: Any = {"model": MODEL, "input": "Hi", "extra_body": {"speculation": "off"}}
 
 pytestmark = pytest.mark.essential
 
@@ -65,11 +67,9 @@ def running_turn_count(services: LocalServices) -> int:
 
 
 def test_a_response_in_the_background_outlives_its_gateway(services: LocalServices, api: openai.OpenAI) -> None:
-    expected = api.responses.create(model=MODEL, input="Hi", max_output_tokens=SHORT_TOKENS)
+    expected = api.responses.create(**ASKED, max_output_tokens=SHORT_TOKENS)
     with gateway_in_front(services) as (first, through_first):
-        response = through_first.responses.create(
-            model=MODEL, input="Hi", max_output_tokens=SHORT_TOKENS, background=True
-        )
+        response = through_first.responses.create(**ASKED, max_output_tokens=SHORT_TOKENS, background=True)
         check_response(response)
         assert (response.status, response.background, response.output) == ("in_progress", True, [])
         seen = []
@@ -91,8 +91,7 @@ def test_a_response_in_the_background_outlives_its_gateway(services: LocalServic
 
 
 def test_a_response_in_the_background_streams_and_goes_on_when_its_reader_leaves(api: openai.OpenAI) -> None:
-    fields: Any = {"model": MODEL, "input": "Hi", "max_output_tokens": SHORT_TOKENS}
-    with api.responses.create(stream=True, background=True, **fields) as stream:
+    with api.responses.create(**ASKED, max_output_tokens=SHORT_TOKENS, stream=True, background=True) as stream:
         begun: Any = next(iter(stream))
     rest = list(api.responses.retrieve(begun.response.id, stream=True, starting_after=begun.sequence_number))
     check_events([begun, *rest])
@@ -100,7 +99,7 @@ def test_a_response_in_the_background_streams_and_goes_on_when_its_reader_leaves
 
 
 def test_a_response_in_the_background_is_cancelled(services: LocalServices, api: openai.OpenAI) -> None:
-    response = api.responses.create(model=MODEL, input="Hi", max_output_tokens=LASTING_TOKENS, background=True)
+    response = api.responses.create(**ASKED, max_output_tokens=LASTING_TOKENS, background=True)
     seen = []
     for event in api.responses.retrieve(response.id, stream=True):
         seen.append(event)
@@ -119,7 +118,7 @@ def test_a_response_in_the_background_is_cancelled(services: LocalServices, api:
 
 
 def test_one_that_is_not_in_the_background_ends_with_its_stream(services: LocalServices, api: openai.OpenAI) -> None:
-    with api.responses.create(model=MODEL, input="Hi", max_output_tokens=LASTING_TOKENS, stream=True) as stream:
+    with api.responses.create(**ASKED, max_output_tokens=LASTING_TOKENS, stream=True) as stream:
         begun: Any = next(iter(stream))
         assert running_turn_count(services) == 1
         assert api.responses.retrieve(begun.response.id).status == "in_progress"

@@ -23,7 +23,9 @@ from tests.system.conftest import first_verify, load_of, new_handle, paper_token
 
 PROMPT = [10, 20, 30, 40]
 LENGTH = 1000
-SETTINGS = Settings(max_token_count=LENGTH)
+SETTINGS = Settings(max_token_count=LENGTH, draft_length=0)
+"""Settings of a turn of five seconds. With n-grams it takes half a second, because its text repeats
+itself."""
 TARGET = "arithmetic:ends=0&forward_ms=5"
 DEADLINE = 1.0
 
@@ -98,10 +100,10 @@ def test_a_session_goes_on_at_the_other_verifier_with_the_same_text(end: signal.
 
 def test_sessions_move_away_from_a_verifier_that_is_stopped_and_come_back_to_it() -> None:
     """Each turn stands still for the deadline once, and no other one waits for it again."""
-    prompts, plain = [[10 + index, 20, 30] for index in range(8)], Settings(max_token_count=LENGTH, draft_length=0)
+    prompts = [[10 + index, 20, 30] for index in range(8)]
     with group(TARGET, TARGET, deadline=4) as services, Client(services.orchestrator.address) as client:
         until_both_are_known(services, client)
-        replies = [client.generate(prompt, plain) for prompt in prompts]
+        replies = [client.generate(prompt, SETTINGS) for prompt in prompts]
         pieces = [iter(reply) for reply in replies]
         for each in pieces:
             next(each)
