@@ -3,9 +3,9 @@
 A server tells the log-probabilities of the N likeliest tokens, and something about ids. Texts are
 drawn from the model at each rule, so that the rows are those that a chat meets. The table says how
 many rows N likeliest tokens settle alone. Then it says how many questions a token takes, and how
-many numbers they and their answers have: of a server that lists 20 tokens at most and tells the
-likeliest of the ids asked for, as vLLM does by default, of one that lists any number of tokens, and
-of one that tells all ids, as SGLang does. For "open" rows they do not settle the choice.
+many numbers they and their answers have, of three servers. One lists 20 tokens at most and tells
+the likeliest of the ids asked for, as vLLM does by default. One lists any number of tokens. One
+tells all ids, as SGLang does. For "open" rows they do not settle the choice.
 `slipstream.sampling.partial` says when a choice is certain.
 
 The last rows of the table are synthetic: a vocabulary of 256,000 tokens whose probabilities fall by
