@@ -119,6 +119,11 @@ class Job:
         """Leave out the hint tokens of the next step. Returns False if there are none."""
         return False
 
+    def forsake_hints(self) -> bool:
+        """Use no hint any more if the step that has failed verified one: it may have failed for it.
+        Returns True if the job is to begin again."""
+        return False
+
     def __init__(
         self,
         sequence: Sequence,

@@ -336,7 +336,8 @@ class ModelThread:
         ended: list[Ended] = []
         for job in jobs:
             self.engine.discard(job.sequence)  # the pages' content is unknown; raises if the device is lost
-            if len(jobs) > 1 and job.may_restart and job.failed_count < _MOST_FAILURES:
+            may_restart = len(jobs) > 1 and job.may_restart and job.failed_count < _MOST_FAILURES
+            if job.forsake_hints() or may_restart:
                 job.failed_count += 1
                 self._suspects.add(job)
                 self._tree.preempt(job)
@@ -434,6 +435,9 @@ class ModelThread:
         for index, answer in enumerate(answers):
             if answer.error is not None:
                 log.warning("an item of handle %s failed: %s", hashed(job.sequence.handle), answer.error)
+                if job.forsake_hints():
+                    self._tree.preempt(job)
+                    return []
                 return self._tree.drop_job(job, answer.error)
             if index:
                 job.pending.clear()  # the engine has appended it

@@ -163,7 +163,8 @@ class RunJob(ContinuingJob):
     def offer_hint(self, hint: Hint) -> bool:
         """Leave a hint for the next steps. Returns True if the model thread has to be told. Any
         thread may call this."""
-        return self.hints is not None and self.hints.offer(hint)
+        hints = self.hints  # the model thread may forsake them now
+        return hints is not None and hints.offer(hint)
 
     def take_hints(self) -> None:
         """Take in the hints that were left."""
@@ -222,6 +223,12 @@ class RunJob(ContinuingJob):
             return False
         del self.pending[-len(self._hint) :]
         self._hint, self.wanted = (), 1
+        return True
+
+    def forsake_hints(self) -> bool:
+        if not self._hint or not self.may_restart:
+            return False
+        self.hints = None
         return True
 
     def begin_again(self) -> None:

@@ -161,6 +161,24 @@ async def test_random_hints_change_no_token(seed: int, ends: bool) -> None:
             check_steps(ear)
 
 
+@pytest.mark.parametrize("effect", ["poisoned", "raises_on_poison"])
+async def test_a_hint_that_the_model_cannot_compute_costs_its_run_hints_and_no_text(effect: str) -> None:
+    """Logits are no numbers after such a token, or the forward raises."""
+    async with bench(profiled=False) as it:
+        prompts = [prompt for n in range(20) if POISON not in said(prompt := prompt_of(n, 40), 100)][:3]
+        setattr(it.backend, effect, True)
+        it.backend.may_compute.clear()
+        ears = [start(it, str(n), prompt, 100) for n, prompt in enumerate(prompts)]
+        for n, prompt in enumerate(prompts):
+            wrong = [POISON] if n == 1 else []
+            hint(it, str(n), 40, [*said(prompt, 45), *wrong, *said(prompt, 90)[5:]], 0.99)
+        it.backend.may_compute.set()
+        assert [await ear.end() for ear in ears] == [RunEnd.UNTIL] * 3
+        assert not any(step.accepted_count for step in steps_of(ears[1]))
+        assert effect != "poisoned" or all(any(step.accepted_count for step in steps_of(ears[n])) for n in (0, 2))
+        await it.all_closed()
+
+
 async def test_a_hint_past_the_end_is_cut() -> None:
     async with bench() as it:
         prompt = prompt_of(1, 40)
