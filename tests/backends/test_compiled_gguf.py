@@ -122,8 +122,16 @@ def test_a_rows_bits_are_its_own_however_it_is_computed(file: Callable[[str], tu
         assert torch.equal(torch.cat(ours), reference)
 
 
-@pytest.mark.parametrize("kinds", [{"output": "Q6_K"}, {"token_embd": "F16", "output": "Q4_K"}])
-def test_an_embedding_apart_from_the_output_matrix_is_read(tmp_path: Path, kinds: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        {"output": "Q6_K"},
+        {"token_embd": "F16", "output": "Q4_K"},
+        {"token_embd": "BF16", "output": "Q4_K"},
+        {"token_embd": "BF16"},
+    ],
+)
+def test_an_embedding_of_another_type_than_most_matrices_is_read(tmp_path: Path, kinds: dict[str, str]) -> None:
     path = tmp_path / "model.gguf"
     gguf_models.write(path, "llama", "Q4_1", kinds=kinds, shape=gguf_models.SMALL_K)
     text = some_tokens(LENGTH)

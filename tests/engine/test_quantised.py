@@ -13,6 +13,8 @@ import pytest
 from slipstream.engine.compiled import byte_dots, quantised
 from slipstream.engine.compiled.block_types import BLOCK, BLOCK_TYPES
 from slipstream.engine.compiled.gguf_blocks import blocks_of
+from slipstream.engine.compiled.gguf_matrix import Matrix, gated, matrix_of
+from slipstream.engine.compiled.gguf_tensors import Tensor
 from slipstream.engine.compiled.lanes import LANES
 from slipstream.engine.compiled.packing import Packed, packed_blocks
 from slipstream.engine.compiled.tiles import SIGNATURE, tile_of
@@ -68,6 +70,19 @@ def test_weights_are_those_that_gguf_dequantises(name: str) -> None:
     assert not weights[OUTPUTS:].any()
     bytes_per_weight = rows.nbytes / (OUTPUTS * INPUTS)
     assert packed.data.nbytes <= 1.03 * bytes_per_weight * packed.outputs * INPUTS, "its own bits"
+
+
+@pytest.mark.parametrize("other", ["BF16", "F16", "F32"])
+def test_a_gate_of_another_type_than_what_goes_through_it_is_dequantised(other: str) -> None:
+    kind = gguf.GGMLQuantizationType[other]
+    expected = np.random.default_rng(7).integers(-9, 9, (OUTPUTS - 8, INPUTS)).astype(np.float32)
+    stored = gguf.quants.quantize(expected, kind)
+    gate = matrix_of(Tensor("gate", kind, expected.shape, stored.view(np.uint8)))
+    up = Matrix("Q8_0", random_rows("q8_0")[: OUTPUTS - 8])
+    for first, second in ((gate, up), (up, gate)):
+        both = gated(first, second)
+        assert both.type == "F32"
+        assert np.array_equal(both.rows[16 * (first is up) :][:16], expected[:16])
 
 
 @numba.njit  # type: ignore[untyped-decorator] # Numba is untyped

@@ -33,7 +33,8 @@ from slipstream.sampling.kernel import Floats32
 
 _SHAPE = """
     hidden_size head_count kv_head_count head_size feed_forward vocabulary_columns layer_count bf16
-    embedding embedding_width embedding_blocks final_norm head epsilon rotation_scale attention_scale
+    embedding embedding_width embedding_is_float16 embedding_blocks final_norm head
+    epsilon rotation_scale attention_scale
 """.split()
 """Fields that a `records.STEP` takes over from the model."""
 

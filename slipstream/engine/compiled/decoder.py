@@ -53,6 +53,7 @@ class Decoder:
     """Frequencies of rotary positions: float32 ``[head size / 2]``."""
     embedding: int
     embedding_width: int
+    embedding_is_float16: bool = False
     embedding_blocks: int
     final_norm: int
     head: int

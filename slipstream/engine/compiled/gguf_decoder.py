@@ -229,6 +229,7 @@ class GgufDecoder(Decoder):
             self.embedding_blocks = self._hold_matrix(packed or self._packed(embedding))
         else:
             self.embedding, self.embedding_width = self._hold(embedding.rows), embedding.rows.itemsize
+            self.embedding_is_float16 = embedding.type == "F16"
 
     def _take_layer(self, row: Any, of: str) -> None:
         hidden, inner, attended = self.hidden_size, self.feed_forward, self.head_count * self.head_size

@@ -40,7 +40,7 @@ class Matrix(NamedTuple):
 
     def dequantised(self) -> Matrix:
         """Return the same in float32."""
-        return Matrix("F32", dequantize(self.rows, GGMLQuantizationType[self.type]))
+        return Matrix("F32", dequantize(self.rows.view(np.uint8), GGMLQuantizationType[self.type]))
 
 
 def matrix_of(tensor: Tensor) -> Matrix:

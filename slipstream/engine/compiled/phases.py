@@ -113,10 +113,10 @@ def _embed_numbers(step: Any, token: int, to: int) -> None:
     for place in range(0, size, LANES):
         if width == 4:
             store(to + 4 * place, load(source + 4 * place))
-        elif step.bf16:
-            store(to + 4 * place, load_halves(source + 2 * place))
-        else:
+        elif step.embedding_is_float16:
             store(to + 4 * place, load_float16(source + 2 * place))
+        else:
+            store(to + 4 * place, load_halves(source + 2 * place))
 
 
 @compiled

@@ -9,9 +9,11 @@ _SHAPE = """
 """.split()
 """Fields of the model. ``bf16`` says that its numbers are bfloat16."""
 
-_WEIGHTS = """embedding embedding_width embedding_blocks final_norm head layers frequencies""".split()
-"""``embedding`` is rows of numbers of ``embedding_width`` bytes (2 is bfloat16 if the model is, and
-else float16), or 0. Then it is quantised, and ``embedding_blocks`` is its `MATRIX`."""
+_WEIGHTS = (
+    """embedding embedding_width embedding_is_float16 embedding_blocks final_norm head layers frequencies""".split()
+)
+"""``embedding`` is rows of numbers of ``embedding_width`` bytes (2 is bfloat16, unless it says
+float16), or 0. Then it is quantised, and ``embedding_blocks`` is its `MATRIX`."""
 
 _ROWS = """origin row_count wanted_count ids positions slots""".split()
 """Fields of the step: each row's token, its position and the slot of its key, all int64; and how
