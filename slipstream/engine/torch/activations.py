@@ -3,7 +3,8 @@
 torch computes a few functions, among them silu, sigmoid and gelu, in vectors of up to 32 numbers.
 The rest at the end of a thread's part is computed one by one, and there float32 rounds differently.
 One part, or two equal ones, have no rest, because rows are padded to eight. torch makes three or
-more parts of a tensor beyond 65,536 numbers, and those have one. So has one number a row.
+more parts of a tensor beyond 65,536 numbers, and those have one. Its gelu makes as many parts as
+there are threads beyond 16,384 numbers. One number a row has a rest too.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from transformers.activations import ACT2CLS
 
 _AT_ONCE = 2 * 32_768
 """Most numbers that torch gives to two threads."""
+
+_GELU_AT_ONCE = 16_384
+"""Most numbers that torch's gelu gives to one thread."""
 
 _ROWS = 8
 
@@ -34,7 +38,8 @@ def compute_in_even_parts(model: nn.Module) -> None:
         return
     for module in model.modules():
         if isinstance(module, _KINDS):
-            module.forward = in_even_parts(module.forward)
+            is_gelu = "gelu" in type(module).__name__.lower()
+            module.forward = in_even_parts(module.forward, _GELU_AT_ONCE if is_gelu else _AT_ONCE)
 
 
 def compute_single_gates_alike(model: nn.Module) -> None:
@@ -90,14 +95,17 @@ def _cut(part: Any, padded: int, count: int) -> Any:
     return part.narrow(part.shape.index(padded), 0, count)
 
 
-def in_even_parts(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return a function of rows that calls ``function`` with few enough of them at a time."""
+def in_even_parts(
+    function: Callable[[torch.Tensor], torch.Tensor], at_once: int = _AT_ONCE
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return a function of rows that calls ``function`` with few enough of them at a time, if
+    possible with ``at_once`` numbers at most."""
 
     def activate(inputs: torch.Tensor) -> torch.Tensor:
-        if inputs.numel() <= _AT_ONCE:
+        if inputs.numel() <= at_once:
             return function(inputs)
         width = inputs.shape[-1]
-        rows = _AT_ONCE // width // _ROWS * _ROWS or 1
+        rows = at_once // width // _ROWS * _ROWS or 1
         parts = torch.split(inputs.reshape(-1, width), rows)
         return torch.cat([function(part) for part in parts]).view(*inputs.shape[:-1], -1)
 
