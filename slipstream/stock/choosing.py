@@ -25,6 +25,8 @@ from slipstream.stock.protocol import (
 
 _MOST_QUESTIONS = 24
 """Questions about one row, of an engine that lists few tokens."""
+_MOST_ABOUT_IDS = 6
+"""Questions after which an engine that lists more of the likeliest tokens is asked for those."""
 _GROUP = 32
 """Ids of one question to an engine that tells the best alone. Of more ids several questions at once
 tell several."""
@@ -74,7 +76,7 @@ class Chooser:
             least = min(_FIRST_COUNT * _LEAST_GROWTH**number, self._vocabulary_size) if number > 1 else 0
             outcome = replace(outcome, likeliest_count=max(outcome.likeliest_count, least))
             answers = await asyncio.gather(
-                *[self._engine.score(Ask(tokens, (), wanted)) for wanted in self._next_wanted(outcome, known)]
+                *[self._engine.score(Ask(tokens, (), wanted)) for wanted in self._next_wanted(outcome, known, number)]
             )
             for (more,) in answers:
                 known = self._joined(known, more.known)
@@ -90,13 +92,14 @@ class Chooser:
             return more
         return more.joined(known) if more.likeliest_count > known.likeliest_count else known.joined(more)
 
-    def _next_wanted(self, wanted: Wanted, known: PartialRow) -> list[Wanted]:
-        """Return what to ask for next. An engine that tells the best id is asked for ids alone, if
-        they are few or it does not list as many likeliest tokens."""
+    def _next_wanted(self, wanted: Wanted, known: PartialRow, number: int) -> list[Wanted]:
+        """Return what question ``number`` asks for. An engine that tells the best id is asked for
+        ids alone, if they are few or it does not list as many likeliest tokens."""
         most = self._facts.most_ids
         ids = tuple(token for token in wanted.token_ids if not known.knows(token))
         is_listable = wanted.likeliest_count <= self._facts.most_likeliest
-        if self._facts.tells_best_id and ids and most and (len(ids) <= most or not is_listable):
+        are_few = len(ids) <= most and number <= _MOST_ABOUT_IDS
+        if self._facts.tells_best_id and ids and most and (are_few or not is_listable):
             return [Wanted(1, ids[start : start + _GROUP]) for start in range(0, len(ids), _GROUP)]
         return [self._limited(wanted)]
 
