@@ -298,7 +298,7 @@ def test_long_messages_of_one_chat_do_not_pile_up(client: Client) -> None:
 
     def commands() -> Iterator[pb.ChatRequest]:
         yield pb.ChatRequest(start={})
-        yield pb.ChatRequest(request_id="runs", message={"content": "x", "settings": {"max_token_count": 4000}})
+        yield pb.ChatRequest(request_id="runs", message={"content": "x", "settings": LASTING.message()})
         runs.wait()  # a cancel that comes before the turn's beginning is answered otherwise
         for number in range(4):
             yield pb.ChatRequest(request_id=str(number), message={"content": content})

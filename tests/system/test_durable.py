@@ -360,7 +360,7 @@ def test_an_orchestrator_that_stood_still_claims_no_change_to_what_another_has_t
         victim.send_signal(signal.SIGSTOP)
         for each in ids:
             patiently(partial(owner.SendMessage, message(each, "two", "and now", 5)))
-        read_some(owner, message(ids[4], "three", "and then", 3000))
+        read_some(owner, message(ids[4], "three", "and then", 3000, speculation={"off": {}}))  # it lasts
         victim.send_signal(signal.SIGCONT)
         changes: list[Any] = [  # all at once, before it can have found out
             stale.GetSession.future(pb.GetSessionRequest(session_id=ids[0])),
