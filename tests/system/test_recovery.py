@@ -19,6 +19,8 @@ from tests.system.conftest import PAPER_PAIR, paper_tokens, wait_for_health
 PROMPT = [10, 20, 30, 40]
 LENGTH = 400
 SETTINGS = Settings(max_token_count=LENGTH, draft_length=4)
+LONG = 1200
+"""Tokens of turns of two seconds at least, to which something happens once all have begun."""
 RUN = Settings(max_token_count=LENGTH, draft_length=0)
 """Settings of a turn that the target continues by itself."""
 SLOW = PairSettings(
@@ -79,7 +81,7 @@ def test_a_draft_that_hangs_under_many_sessions_is_asked_again_when_it_is_back(s
     draft, prompts = slow.services["draft"].process, [[10 + index, 20, 30] for index in range(8)]
     with Client(slow.orchestrator_address) as client:
         until_the_draft_is_used(client)  # it may have been left alone for what another test did to it
-        replies = [client.generate(prompt, SETTINGS) for prompt in prompts]
+        replies = [client.generate(prompt, Settings(max_token_count=LONG, draft_length=4)) for prompt in prompts]
         pieces = [iter(reply) for reply in replies]
         for each in pieces:
             next(each)
@@ -90,7 +92,7 @@ def test_a_draft_that_hangs_under_many_sessions_is_asked_again_when_it_is_back(s
         finally:
             draft.send_signal(signal.SIGCONT)
         results = [reply.result for reply in replies]
-        assert [result.token_ids for result in results] == [paper_tokens(prompt, LENGTH) for prompt in prompts]
+        assert [result.token_ids for result in results] == [paper_tokens(prompt, LONG) for prompt in prompts]
         assert any(result.draft_failure_count for result in results)
         until_the_draft_is_used(client)
 
@@ -198,7 +200,8 @@ def test_a_verifier_stopped_beyond_the_patience_ends_turns_and_is_found_when_it_
             finally:
                 verifier.send_signal(signal.SIGCONT)
             assert 2 * LOOK_SHARE * 5 + 3 <= seconds[0] < 60, "two looks of the deadline, then the patience"
-            assert seconds[1] < seconds[0] - 2, "the second turn has waited for the deadline again"
+            log = local.services["orchestrator"].log.read_text()
+            assert log.count("has stopped answering") == 1, "the second turn has waited for the deadline again"
             with grpc.insecure_channel(local.orchestrator_address) as channel:
                 wait_for_health(channel)
             asked = chat.send("four", Settings(max_token_count=40)).wait()

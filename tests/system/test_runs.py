@@ -33,13 +33,13 @@ def local() -> Iterator[LocalServices]:
 
 
 def standing_still(address: str) -> model_pb2.Load:
-    """The verifier's load once it takes no more steps."""
+    """The verifier's load once it has nothing to do and takes no more steps."""
     deadline = time.monotonic() + 60
     load = load_of(address)
     while True:
         time.sleep(0.5)
         before, load = load, load_of(address)
-        if load.step_count == before.step_count:
+        if load.step_count == before.step_count and not load.unfinished_count:
             return load
         assert time.monotonic() < deadline, "the verifier goes on"
 
@@ -59,7 +59,7 @@ def test_the_run_of_a_stopped_orchestrator_pauses_and_goes_on_when_it_wakes(loca
         for _ in pieces:
             pass
     assert after.step_count - before.step_count <= LEAD
-    assert after.unfinished_count == 0 and after.sequence_count > 0
+    assert after.sequence_count > 0
     assert reply.result.token_ids == paper_tokens(PROMPT, LENGTH)
 
 
@@ -72,7 +72,6 @@ def test_the_run_of_a_killed_orchestrator_stops_and_gives_its_pages_back(local: 
     before = load_of(local.verifier_address)
     after = standing_still(local.verifier_address)
     assert after.step_count - before.step_count <= LEAD
-    assert after.unfinished_count == 0
     deadline = time.monotonic() + GRACE + 30
     while (load := load_of(local.verifier_address)).sequence_count or load.held_page_count:
         assert time.monotonic() < deadline, f"{load.sequence_count} handles are open"
