@@ -31,3 +31,12 @@ def borrow_home() -> None:
         home = tempfile.mkdtemp(prefix="slipstream-home-")
         atexit.register(shutil.rmtree, home, ignore_errors=True)
         os.environ["HOME"] = home
+
+
+def expanded(path: str | Path) -> Path:
+    """Return a path with the home folder in the place of its ``~``. That of a user who does not
+    exist stays, so there is nothing at such a path."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from slipstream.distilling.collector import Collector
 from slipstream.distilling.records import TargetFacts
 from slipstream.distilling.shard_writer import ClaimedFolder, ShardWriter
 from slipstream.distilling.targets import sampled_digest
 from slipstream.distilling.totals import CollectTotals
+from slipstream.home import expanded
 from slipstream.hosting.collecting import Collecting, NotCollecting
 from slipstream.wire.v1 import model_pb2
 from verifier_service.settings import VerifierSettings
@@ -24,7 +23,7 @@ class CollectingFolder:
         self.totals = CollectTotals()
         self.share = settings.collect_share
         self._settings = settings
-        self._folder = ClaimedFolder(Path(settings.collect).expanduser())
+        self._folder = ClaimedFolder(expanded(settings.collect))
         self._collector: Collector | None = None
 
     def begin(self, info: model_pb2.ModelInfo) -> Collector:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 
 from slipstream.engine.checkpoint import directory_of
 from slipstream.engine.errors import UnsupportedModelError
@@ -11,6 +10,7 @@ from slipstream.engine.heads.files import HeadTarget
 from slipstream.engine.heads.loading import load_heads
 from slipstream.engine.hidden_heads import HiddenHeads
 from slipstream.engine.model import Backend
+from slipstream.home import expanded
 from slipstream.hosting.tokenizer_files import is_gguf
 from verifier_service.settings import VerifierSettings
 
@@ -29,6 +29,6 @@ def heads_of(settings: VerifierSettings, name: str, backend: Backend) -> HiddenH
         )
     directory = None if is_gguf(name) else directory_of(name, weights=True, trust=settings.trust())
     target = HeadTarget(backend.model, backend.hidden_states, directory)
-    heads = load_heads(Path(settings.heads).expanduser(), target)
+    heads = load_heads(expanded(settings.heads), target)
     log.info("loaded %s heads of %s", heads.kind, settings.heads)
     return heads

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 from orchestrator.errors import StoreFormatError
 from orchestrator.store.database import Connection, Database, DatabaseAtHand, DatabaseOnThread
@@ -11,6 +10,7 @@ from orchestrator.store.sqlite import SqliteConnection
 from orchestrator.store.store import Store
 from orchestrator.store.tables import prepare
 from slipstream.errors import SlipstreamError
+from slipstream.home import expanded
 
 MEMORY = "memory"
 """The name of a store in memory: its sessions end with the process."""
@@ -31,7 +31,7 @@ def open_store(place: str) -> Store:
         return _opened(DatabaseAtHand, lambda: SqliteConnection(None), "BLOB", place)
     if "://" in place:  # not shown: it may hold a password
         raise StoreFormatError("--store must be a file's path, postgresql://USER@HOST/NAME, or memory")
-    path = Path(place).expanduser()
+    path = expanded(place)
     return _opened(DatabaseOnThread, lambda: SqliteConnection(path), "BLOB", place)
 
 

@@ -19,6 +19,7 @@ from types import TracebackType
 from slipstream.cli.gateway_process import GATEWAY, GatewayProcess
 from slipstream.cli.model_arguments import ARITHMETIC, EMBEDDED
 from slipstream.cli.service_process import START_SECONDS, Service, wait_until_healthy
+from slipstream.home import expanded
 
 _PORTS = range(18000, 30000)
 """Below what the kernel gives to outgoing connections: a service that is started again must find
@@ -79,7 +80,7 @@ def free_address() -> str:
 def is_small(model: str) -> bool:
     """Return True if a draft's step reads at most what caches hold, by the bytes of its weights if
     they lie on this machine."""
-    path = Path(model).expanduser()
+    path = expanded(model)
     if path.is_dir():
         return sum(file.stat().st_size for file in path.iterdir() if file.suffix in _WEIGHTS) <= _SMALL_BYTES
     if path.is_file():

@@ -36,6 +36,8 @@ class Workplace:
     def __init__(self, out: Path) -> None:
         """Take or make the folder. DistilError if it cannot be made; RecordsError if another
         training has it, or if other users may reach it."""
+        if not out.name:  # the current folder, or the root
+            raise DistilError(f"--out {out} exists already: name a new folder")
         self.out = out
         self.folder = out.with_name(f"{out.name}{_UNFINISHED}")
         self._plan: dict[str, Any] = {}

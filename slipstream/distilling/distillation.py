@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from slipstream.distilling.checkpoints import Workplace
 from slipstream.distilling.dataset import Dataset, read_dataset
@@ -18,6 +17,7 @@ from slipstream.distilling.student import Student, draft_directory
 from slipstream.distilling.targets import refuse_other_target
 from slipstream.distilling.training import Training
 from slipstream.distilling.watch import Tell, Watch
+from slipstream.home import expanded
 from slipstream.hosting.tokenizer_files import embedded_directory, load_tokenizer_files
 
 _WHERE_PLACED = ("config", "out", "device", "threads", "checkpoint_seconds", "any_target")
@@ -40,7 +40,7 @@ def distil(settings: DistilSettings, tell: Tell, stopped: Callable[[], bool] = l
     ``tell`` gets lines about the progress. Raises StoppedError once ``stopped`` answers True, and
     SlipstreamError with what would be right.
     """
-    with Workplace(Path(settings.out).expanduser()) as workplace:
+    with Workplace(expanded(settings.out)) as workplace:
         return _distil(settings, workplace, Watch(tell, stopped))
 
 
@@ -51,7 +51,7 @@ def _distil(settings: DistilSettings, workplace: Workplace, watch: Watch) -> Res
     workplace.take(_plan(settings, digest))
     student = Student(directory, settings)
     data = read_dataset(
-        Path(settings.data).expanduser(),
+        expanded(settings.data),
         watch,
         max_length=min(settings.max_length, student.context_length),
         held_out=settings.held_out,
@@ -126,7 +126,7 @@ def _refuse_other_tokenizers(settings: DistilSettings, data: Dataset) -> None:
 def _plan(settings: DistilSettings, digest: str) -> dict[str, object]:
     """Return what a resumed training must share. A folder is the same one by any path."""
     given = settings.model_dump(exclude={*_WHERE_PLACED})
-    folders = {name: Path(given[name]).expanduser() for name in _FOLDERS}
+    folders = {name: expanded(given[name]) for name in _FOLDERS}
     resolved = {name: str(folder.resolve()) for name, folder in folders.items() if folder.exists()}
     return given | resolved | {"draft_weights": digest}
 

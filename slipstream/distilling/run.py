@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 from types import FrameType
@@ -30,7 +31,8 @@ def run(settings: DistilSettings) -> int:
         return STOPPED_STATUS
     print(as_yaml(settings))
     print(table(result.before, result.after, result.data, settings.temperature))
-    print(f"\n{settings.out} is ready: slipstream serve {settings.target} --draft {settings.out}")
+    command = shlex.join(["slipstream", "serve", settings.target, "--draft", settings.out])
+    print(f"\n{settings.out} is ready: {command}")
     return 0
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import yaml
@@ -15,6 +14,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from slipstream.distilling.errors import DistilError
 from slipstream.distilling.option_texts import TEXTS
 from slipstream.given_settings import sentences
+from slipstream.home import expanded
 
 
 def _option(name: str, default: Any = ..., **bounds: Any) -> Any:
@@ -89,7 +89,7 @@ def _from_file(arguments: Sequence[str]) -> dict[str, Any]:
     if not path:
         return {}
     try:
-        values = yaml.safe_load(Path(path).expanduser().read_text(encoding="utf-8"))
+        values = yaml.safe_load(expanded(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise DistilError(f"--config {path} cannot be read: {error}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a day such as 2026-02-30
@@ -97,6 +97,6 @@ def _from_file(arguments: Sequence[str]) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise DistilError(f"--config {path} must map names of flags to values, such as target: org/name")
     named = {str(name).replace("-", "_"): value for name, value in values.items() if name != "config"}
-    if private := [name for name in named if name.startswith("_")]:  # pydantic takes some for its own
-        raise DistilError(f"--config {path} has {private[0]}, which is no flag; --help names them")
+    if unknown := [name for name in named if name not in DistilSettings.model_fields]:
+        raise DistilError(f"--config {path} has {unknown[0]}, which is no flag; --help names them")
     return named

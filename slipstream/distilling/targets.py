@@ -10,12 +10,13 @@ from slipstream.engine.arithmetic import SCHEME
 from slipstream.engine.checkpoint import directory_of, weight_files
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.gguf_file import fingerprint_of, shards_of
+from slipstream.home import expanded
 from slipstream.hosting.tokenizer_files import embedded_directory, is_gguf
 
 
 def sampled_digest(model: str) -> str:
     """Return a sha256 over samples of the files of a model's weights. It is empty if they are not
-    on this machine, or are no safetensors or GGUF files.
+    on this machine, cannot be read, or are no safetensors or GGUF files.
 
     Unlike the fingerprint of a served model it is the same for any dtype and device.
     """
@@ -23,10 +24,10 @@ def sampled_digest(model: str) -> str:
         return ""
     try:
         if is_gguf(model):
-            return fingerprint_of(shards_of(Path(model).expanduser()), [])
+            return fingerprint_of(shards_of(expanded(model)), [])
         directory = embedded_directory("target") if model == "embedded" else directory_of(model, weights=False)
         return fingerprint_of(weight_files(directory, model), [])
-    except UnsupportedModelError:
+    except (UnsupportedModelError, OSError, ValueError):  # ValueError: an empty file
         return ""
 
 

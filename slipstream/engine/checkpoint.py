@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.extras import missing
+from slipstream.home import expanded
 from slipstream.hub.files import CODE_FILES, PICKLE_FILES, SMALL_FILES, WEIGHT_FILES
 from slipstream.model_names import can_be_hub_id
 
@@ -45,6 +46,7 @@ _QUANTISED = (
     "make one of it: slipstream dequantise MODEL --out DIR"
 )
 _NO_DIRECTORY = "no model directory at {}: --model takes a directory, a hub id such as org/name, or 'embedded'"
+_NO_WEIGHTS = f"{{}} has no weights: it needs {WEIGHTS}, or several such files and {INDEX}"
 _NAMED = 3
 
 
@@ -82,7 +84,7 @@ def directory_of(name: str, *, weights: bool, trust: Trust = NO_TRUST) -> Path:
     UnsupportedModelError if there is no such directory and no such model. Without ``weights`` only
     the small files are there.
     """
-    directory = Path(name).expanduser()
+    directory = expanded(name)
     if directory.is_dir():
         return directory
     if directory.exists():
@@ -195,7 +197,7 @@ def check_weights(directory: Path, name: str, trust: Trust = NO_TRUST, *, quanti
                 "code: load it once in transformers and save it with save_pretrained, or trust it with --allow-pickle, which "
                 f"takes {PICKLE}"
             )
-        raise UnsupportedModelError(f"{name} has no weights: it needs {WEIGHTS}, or several such files and {INDEX}")
+        raise UnsupportedModelError(_NO_WEIGHTS.format(name))
     return True
 
 
@@ -203,6 +205,8 @@ def weight_files(directory: Path, name: str) -> list[Path]:
     """Return a directory's safetensors files. UnsupportedModelError if one is not there."""
     if (directory / WEIGHTS).exists():
         return [directory / WEIGHTS]
+    if not (directory / INDEX).exists():
+        raise UnsupportedModelError(_NO_WEIGHTS.format(name))
     return [directory / file for file in sorted(_shards(directory, INDEX, name))]
 
 

@@ -14,6 +14,7 @@ from slipstream.engine.arithmetic import SCHEME, ArithmeticBackend, ArithmeticSe
 from slipstream.engine.checkpoint import directory_of, is_quantised, refuse_without_torch
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.engine.model import Backend
+from slipstream.home import expanded
 from slipstream.hosting.ranks.local_ranks import LocalRanks
 from slipstream.hosting.ranks.sharding import leading_backend
 from slipstream.hosting.settings import ModelServiceSettings
@@ -70,7 +71,7 @@ def _of_gguf(settings: ModelServiceSettings, name: str, exact: bool) -> Backend:
     if settings.engine == "torch":
         raise UnsupportedModelError(f"--engine torch serves checkpoints, and {name} is a .gguf file")
     log.info("loading %s", name)
-    path = Path(name).expanduser()
+    path = expanded(name)
     backend = None if settings.engine == "llamacpp" else _compiled_gguf(settings, path, exact)
     return backend or _by_llamacpp(settings, path, exact=exact)
 

@@ -16,6 +16,7 @@ from slipstream.engine.arithmetic import FIRST_ORDINARY_TOKEN, SCHEME
 from slipstream.engine.checkpoint import NO_TRUST, Trust, check_config, directory_of, one_line, refuse_without_torch
 from slipstream.engine.errors import UnsupportedModelError
 from slipstream.extras import missing
+from slipstream.home import expanded
 from slipstream.hosting.tokenizer_config import TEMPLATE_FILE, chat_templates, named_special_tokens, needs_transformers
 from slipstream.hosting.tokenizer_json import CONFIG_FILE, TOKENIZER_FILE, parts_of, read_tokenizer
 
@@ -52,10 +53,10 @@ def load_tokenizer_files(
     ones too."""
     if model.startswith(SCHEME):
         return _bundle(_byte_tokenizer(), {"eos_token": "<|end|>"}, _PAPER_TEMPLATE)
-    if is_gguf(model) and not _has_vocabulary(Path(model).expanduser().parent):
-        return _of_gguf(Path(model).expanduser())
+    if is_gguf(model) and not _has_vocabulary(expanded(model).parent):
+        return _of_gguf(expanded(model))
     if is_gguf(model):
-        directory = Path(model).expanduser().parent
+        directory = expanded(model).parent
     else:
         directory = directory_of(model, weights=False, trust=trust)
         check_config(directory, model, weights=weights, quantised=quantised)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.extras import require
+from slipstream.home import expanded
 from slipstream.planning.errors import PlanError
 from slipstream.planning.families import Decoder
 from slipstream.planning.shape import ModelShape
@@ -36,7 +37,7 @@ def model_shape(name: str) -> ModelShape:
     file is damaged."""
     if not name.strip():
         raise PlanError("the name is empty; give a folder, a config.json, a GGUF file, a hub id or a known name")
-    path = Path(name).expanduser()
+    path = expanded(name)
     if path.is_dir():
         if not (path / _CONFIG).is_file():
             raise PlanError(f"{name} has no {_CONFIG}")

@@ -236,6 +236,10 @@ def test_what_cannot_be_trained_is_refused_by_name(material: Material, tmp_path:
         ({"max_length": 2}, DistilError, "no collected position in the first 2 tokens"),
         ({"out": str(tmp_path / "there")}, DistilError, "exists already"),
         ({"out": "/proc/new"}, DistilError, "cannot be written"),
+        ({"out": "."}, DistilError, r"--out \. exists already"),
+        ({"out": "/"}, DistilError, "--out / exists already"),
+        ({"data": "~nobody-here/data"}, RecordsError, "~nobody-here/data is no folder"),
+        ({"draft": str(tmp_path / "there")}, UnsupportedModelError, "there has no weights: it needs model.safetensors"),
         ({"draft": str(endless)}, DistilError, "the gradient of step 1 is nan: lower --learning-rate"),
     ):
         with pytest.raises(error, match=named):
@@ -321,7 +325,7 @@ def test_settings_come_from_a_file_and_from_flags(tmp_path: Path) -> None:
     assert yaml.safe_load(as_yaml(read))["epochs"] == 2
     for text, named in (
         ("epochs: none", "--epochs should be a valid integer"),
-        ("rate: 1", "--rate Extra inputs are not permitted"),
+        ("rate: 1", "has rate, which is no flag"),
         ("- 1", "must map names"),
         ("a: [", "is not YAML"),
         ("[" * 5000, "is not YAML"),

@@ -45,6 +45,7 @@ def test_a_gguf_file_is_known_by_its_weights(tmp_path: Path) -> None:
 def test_where_weights_are_not_here_the_last_part_of_the_name_decides(tmp_path: Path) -> None:
     empty = model(tmp_path / "here" / "target", file="config.json")
     assert sampled_digest(empty) == sampled_digest(str(tmp_path / "none")) == sampled_digest("arithmetic:ends=0") == ""
+    assert sampled_digest(model(tmp_path / "cut" / "target", b"")) == "", "no safetensors file is empty"
     whole = facts_of(model(tmp_path / "there" / "target"))
     assert difference(empty, whole) == ""
     assert difference(empty, replace(whole, name="org/other")) == "by its name"

@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.errors import StoreFormatError
 from orchestrator.processes.settings import OrchestratorSettings
-from slipstream.home import borrow_home, has_home
+from slipstream.home import borrow_home, expanded, has_home
 
 _NAMES = (
     "HOME",
@@ -67,6 +67,13 @@ def test_who_has_a_home_keeps_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setenv("HOME", str(tmp_path))
     borrow_home()
     assert os.environ["HOME"] == str(tmp_path)
+
+
+@pytest.mark.usefixtures("nameless")
+def test_the_folder_of_a_user_who_is_not_there_is_a_path_like_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert expanded("~/model") == Path("~/model") and expanded("~nobody-here/model") == Path("~nobody-here/model")
+    monkeypatch.setenv("HOME", "/home/me")
+    assert expanded("~/model") == Path("/home/me/model") and expanded(Path("model")) == Path("model")
 
 
 @pytest.mark.usefixtures("nameless")

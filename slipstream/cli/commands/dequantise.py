@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,7 @@ from rich.progress import Progress
 from slipstream.cli.ending import progress, refusals
 from slipstream.cli.terminal import argument_text
 from slipstream.extras import require
+from slipstream.home import expanded
 
 
 def dequantise(
@@ -31,5 +33,7 @@ def dequantise(
     name = argument_text(model, "the model")
     with refusals(""), Progress(console=progress, transient=True) as bar:
         task = bar.add_task("tensors", total=None)
-        written = write(name, out.expanduser(), lambda done, count: bar.update(task, completed=done, total=count))
-    typer.echo(f"{out}: {written / 2**30:.2f} GiB in bfloat16. Serve it: slipstream serve {out}")
+        written = write(name, expanded(out), lambda done, count: bar.update(task, completed=done, total=count))
+    typer.echo(
+        f"{out}: {written / 2**30:.2f} GiB in bfloat16. Serve it: {shlex.join(['slipstream', 'serve', str(out)])}"
+    )

@@ -26,6 +26,7 @@ from slipstream.cli.serving import serving
 from slipstream.client import Client
 from slipstream.errors import SlipstreamError
 from slipstream.extras import require
+from slipstream.home import expanded
 from slipstream.reasons import Reason
 from slipstream.v1 import orchestrator_pb2
 
@@ -99,7 +100,7 @@ def collect(
         _refuse_failed(failed)
         return
     require("slipstream", "compiled", "orchestrator")
-    flags = ["--collect", str(out.expanduser()), "--collect-text", "--collect-share", "1", "--collect-mib", str(mib)]
+    flags = ["--collect", str(expanded(out)), "--collect-text", "--collect-share", "1", "--collect-mib", str(mib)]
     pair = PairSettings(target=target, draft=draft, device=device, dtype=dtype, target_flags=flags)
     said = {
         "target": target,
@@ -108,7 +109,7 @@ def collect(
         "sampling": asking.sampling,
         "seed": seed,
     }
-    _collect(found, asking, out.expanduser(), pair, said)
+    _collect(found, asking, expanded(out), pair, said)
 
 
 def _collect(

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from slipstream.cli.ending import fail, progress, refusals
 from slipstream.cli.words import plural
+from slipstream.errors import SlipstreamError
 from slipstream.extras import require
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 _MODEL = "folder, config.json, .gguf file, hub id in the cache, or a known name such as {}"
 _MOST_NUMBERS = 20
-_DTYPE = "format of its weights: bfloat16, float32, fp8, int4, mxfp4, q8_0 or q4_k_m; default: as stored"
+_DTYPE = "format of its weights: bfloat16, float16, float32, fp8, int4, mxfp4, q8_0 or q4_k_m; default: as stored"
 
 
 def plan(
@@ -34,9 +35,15 @@ def plan(
             metavar="LIST", help="devices of one node, such as 4xh100 or 4xh100,1xl4; or cpu, with the next two options"
         ),
     ],
-    cpu_memory: Annotated[float | None, typer.Option(metavar="GB", help="memory of a machine without GPUs")] = None,
-    cpu_bandwidth: Annotated[float | None, typer.Option(metavar="GB/S", help="bandwidth of its memory")] = None,
-    cpu_tflops: Annotated[float, typer.Option(metavar="TFLOP/S", help="bfloat16 peak of its processors")] = 1.0,
+    cpu_memory: Annotated[
+        float | None, typer.Option(metavar="GB", help="memory of a machine without GPUs, in GB")
+    ] = None,
+    cpu_bandwidth: Annotated[
+        float | None, typer.Option(metavar="GB/S", help="bandwidth of its memory, in GB/s")
+    ] = None,
+    cpu_tflops: Annotated[
+        float, typer.Option(metavar="TFLOP/S", help="bfloat16 peak of its processors, in TFLOP/s")
+    ] = 1.0,
     target_dtype: Annotated[str | None, typer.Option(metavar="FORMAT", help=_DTYPE)] = None,
     draft_dtype: Annotated[str | None, typer.Option(metavar="FORMAT", help="the same of the draft")] = None,
     sessions: Annotated[int, typer.Option(metavar="N", help="sessions that generate at a time")] = 1,
@@ -51,7 +58,7 @@ def plan(
         float, typer.Option(metavar="SHARE", help="share of the memory's bandwidth that a forward reaches")
     ] = 0.55,
     host_ms: Annotated[
-        float, typer.Option("--host-ms", metavar="MS", help="time of a target's step beside its forward")
+        float, typer.Option("--host-ms", metavar="MS", help="ms of a target's step beside its forward")
     ] = 1.6,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of tables")] = False,
     svg: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="draw tokens/s over acceptance too")] = None,
@@ -77,6 +84,7 @@ def plan(
             fail(f"--svg {svg} cannot be written: {svg.parent} is no folder")
     with _plan_refusals():
         from slipstream.planning.devices import CpuFigures, groups_of
+        from slipstream.planning.errors import PlanError
         from slipstream.planning.placing import Pair
         from slipstream.planning.plan import Question
         from slipstream.planning.steps import Assumptions
@@ -88,9 +96,9 @@ def plan(
         ):
             _check_positive(flag, value)
         _check_positive("--bandwidth-share", bandwidth_share, 1.0)
-        assumed = Assumptions(
-            bandwidth_share=bandwidth_share, host_seconds=_numbers("--host-ms", str(host_ms))[0] / 1e3
-        )
+        if not 0 <= host_ms < math.inf:
+            raise PlanError(f"--host-ms is a number of milliseconds of at least 0, not {host_ms:g}")
+        assumed = Assumptions(bandwidth_share=bandwidth_share, host_seconds=host_ms / 1e3)
         models = _model("--target", target, target_dtype), _model("--draft", draft, draft_dtype)
         question = Question(
             Pair(*models, context, assumed),
@@ -110,7 +118,7 @@ def _model(flag: str, name: str, dtype: str | None) -> PlannedModel:
 
     try:
         shape = model_shape(name)
-    except PlanError as error:
+    except (PlanError, SlipstreamError) as error:  # a damaged GGUF file's too
         raise PlanError(f"{flag}: {error}") from error
     return PlannedModel(shape, format_of(shape, dtype, f"{flag}-dtype"))
 
