@@ -8,6 +8,7 @@ from functools import partial
 from orchestrator.contract.fields import timestamp
 from orchestrator.contract.messages import message_message, options_message
 from orchestrator.contract.settings import settings_message
+from orchestrator.contract.traces import PROPOSERS
 from orchestrator.peers.model_info import ModelInfo
 from orchestrator.rounds.result import Origin
 from orchestrator.sessions.conversation.codec import Codec
@@ -156,6 +157,7 @@ def model_message(info: ModelInfo) -> orchestrator_pb2.Model:
         sampling_version=info.sampling_version,
         caveats=info.caveats,
         collect_share=info.collect_share,
+        heads=info.heads or "",
     )
 
 
@@ -201,6 +203,7 @@ def _usage(event: TurnEnded) -> turn_pb2.Usage:
 
 
 def _speculation(statistics: TurnStatistics) -> turn_pb2.SpeculationStatistics:
+    absent = statistics.absent_source
     return turn_pb2.SpeculationStatistics(
         round_count=statistics.round_count,
         draft_count=statistics.draft_count,
@@ -218,6 +221,7 @@ def _speculation(statistics: TurnStatistics) -> turn_pb2.SpeculationStatistics:
         switched_off_count=statistics.switched_off_count,
         speculative_decoding=_speculative_decoding(statistics),
         speculative_token_count=statistics.speculative_token_count,
+        absent_proposer=PROPOSERS["plain" if absent is None else absent.value],
     )
 
 

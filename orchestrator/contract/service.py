@@ -72,6 +72,10 @@ class PeersView(Protocol):
     def collect_share(self) -> float | None:
         """Largest share of the sequences that a verifier collects; None if none says it."""
 
+    @property
+    def heads(self) -> str:
+        """Kind of the heads that a verifier has; empty if none has any."""
+
     async def statuses(self) -> list[PeerStatus]:
         """Return the status of each."""
 
@@ -263,9 +267,10 @@ class OrchestratorService(orchestrator_pb2_grpc.OrchestratorServiceServicer):
             limits, draft = pair.limits, pair.drafts.info
             default = limits.default_draft_length
             verifier_reachable, draft_reachable = self._peers.reachable
+            target = replace(pair.target, collect_share=self._peers.collect_share, heads=self._peers.heads)
             return orchestrator_pb2.GetServerInfoResponse(
                 version=VERSION,
-                target=model_message(replace(pair.target, collect_share=self._peers.collect_share)),
+                target=model_message(target),
                 draft=None if draft is None else model_message(draft),
                 default_speculation=speculation_message(ADAPTIVE if default is None else default),
                 max_draft_length=limits.max_draft_length,

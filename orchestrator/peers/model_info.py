@@ -47,6 +47,9 @@ class ModelInfo:
     """Promises that do not hold with the model, each as a sentence for people."""
     collect_share: float | None = field(default=None, compare=False)
     """Share of the sequences whose positions the service was told to collect; None if not known."""
+    heads: str | None = field(default=None, compare=False)
+    """Kind of the heads that make hints inside the service; empty if there are none, None if not
+    known."""
     hints_only: bool = field(default=False, compare=False)
     """True for a draft that makes no proposals for the ratio test."""
 
@@ -94,6 +97,7 @@ def info_of(message: model_pb2.ModelInfo) -> ModelInfo:
         processors=_processors_of(message.processors),
         caveats=tuple(message.caveats),
         collect_share=message.collect_share if message.HasField("collect_share") else None,
+        heads=message.heads if message.HasField("heads") else None,
         hints_only=message.hints_only,
     )
 

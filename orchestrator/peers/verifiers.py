@@ -57,8 +57,23 @@ class Verifiers:
     @property
     def collect_share(self) -> float | None:
         """Largest share of the sequences that a verifier in use collects; None if none says it."""
-        infos = [peer.info for peer in self.peers if peer.address in self._admitted]
-        return max((each.collect_share for each in infos if each and each.collect_share is not None), default=None)
+        shares = [info.collect_share for info in self._infos if info.collect_share is not None]
+        return max(shares, default=None)
+
+    @property
+    def heads(self) -> str:
+        """Kind of the heads of the first verifier in use that has any; empty if none has."""
+        return next((info.heads for info in self._infos if info.heads), "")
+
+    @property
+    def _infos(self) -> list[ModelInfo]:
+        """Facts about the verifiers in use, as far as they are known."""
+        return [peer.info for peer in self.peers if peer.address in self._admitted and peer.info is not None]
+
+    def has_heads(self, sequence: PeerSequence) -> bool:
+        """Return whether the verifier of a sequence has heads. True if that is not known."""
+        peer = self._by_address.get(sequence.address or "")
+        return peer is None or peer.info is None or peer.info.heads != ""
 
     @property
     def in_use(self) -> list[VerifierPeer]:

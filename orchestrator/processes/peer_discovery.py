@@ -81,6 +81,11 @@ class Peers:
         """Largest share of the sequences that a verifier collects; None if none says it."""
         return self.verifiers.collect_share
 
+    @property
+    def heads(self) -> str:
+        """Kind of the heads that a verifier has; empty if none has any."""
+        return self.verifiers.heads
+
     async def statuses(self) -> list[PeerStatus]:
         """Ask every peer for its status."""
         return list(await asyncio.gather(*(peer.status() for peer in self.all)))

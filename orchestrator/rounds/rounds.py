@@ -20,6 +20,7 @@ from orchestrator.rounds.result import RoundResult
 from orchestrator.rounds.session import SessionRounds
 from orchestrator.rounds.terms import RoundTerms
 from orchestrator.rounds.verification import VerifierSide
+from orchestrator.speculation.proposal import Source
 
 
 class Rounds:
@@ -60,6 +61,19 @@ class Rounds:
         if is_relayed(terms):
             return await next_result(self._parties, session, tokens, terms, room, note)
         return await run_ratio_round(self._parties, session, tokens, terms, room, note)
+
+    def absent_source(self, session: SessionRounds, terms: RoundTerms) -> Source | None:
+        """Return the only maker of hints that a turn asks for, if the session's peers have none;
+        else None. A caller that gives a prediction is another maker."""
+        sole = terms.speculation.sole_source if terms.prediction is None else None
+        drafts = self._parties.drafts
+        if sole is Source.DRAFT:
+            is_there = any(drafts.of(drafting) is not None for drafting in session.draftings)
+        elif sole is Source.HEADS:
+            is_there = self._parties.verifying.verifiers.has_heads(session.verifier)
+        else:
+            is_there = True  # each verifier has n-grams
+        return None if is_there else sole
 
     def end_turn(self, session: SessionRounds, generated_count: int) -> None:
         """The turn has ended after so many generated tokens; without any it is undone."""

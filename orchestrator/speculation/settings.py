@@ -21,6 +21,14 @@ class SpeculationSettings:
         return self.draft_length == 0
 
     @property
+    def sole_source(self) -> Source | None:
+        """The only maker that hints may come from, beside the caller's prediction; None if several
+        may make them, or none."""
+        if self.draft_length == 0:
+            return None
+        return Source.DRAFT if self.source is None and self.draft_length is not None else self.source
+
+    @property
     def uses_draft(self) -> bool:
         """True if the draft service may be asked."""
         return self.draft_length != 0 and self.source not in (Source.NGRAM, Source.HEADS)

@@ -44,6 +44,7 @@ INFOS: Mapping[str, Mutation] = {
     "architecture of 100,000 letters": _set("architecture", "x" * 100_000),
     "dtype with control characters": _set("dtype", "\x1b[2Jfloat32"),
     "device of 100,000 letters": _set("device", "x" * 100_000),
+    "heads of 100,000 letters": _set("heads", "x" * 100_000),
     "tokenizer_fingerprint empty": _set("tokenizer_fingerprint", ""),
     "tokenizer_fingerprint with a new line": _set("tokenizer_fingerprint", "a\nb"),
     "weights_fingerprint empty": _set("weights_fingerprint", ""),

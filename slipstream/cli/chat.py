@@ -92,9 +92,11 @@ def _say(reply: Reply, console: Console, rounds: RoundsShown | None) -> None:
 
 
 def statistics_line(result: Result) -> str:
-    """One line: tokens, tokens/s, time to first token, acceptance, mean acceptance length."""
+    """One line: tokens, tokens/s, time to first token, acceptance, mean acceptance length, and the
+    proposer that was asked for if there is none."""
+    absent = f", the server has no {result.absent_proposer}" if result.absent_proposer else ""
     return (
         f"[{result.generated_token_count} tokens, {result.tokens_per_second:.0f} tokens/s, "
         f"first token {result.time_to_first_token * 1e3:.0f} ms, acceptance {result.acceptance_rate:.0%}, "
-        f"mean acceptance length {result.mean_acceptance_length:.2f}]"
+        f"mean acceptance length {result.mean_acceptance_length:.2f}{absent}]"
     )

@@ -7,7 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from slipstream.rpc.wire import seconds
-from slipstream.v1 import orchestrator_pb2, sampling_pb2, turn_pb2
+from slipstream.v1 import generation_pb2, orchestrator_pb2, sampling_pb2, turn_pb2
+
+_ABSENT: dict[int, str] = {
+    generation_pb2.Speculation.PROPOSER_DRAFT: "draft",
+    generation_pb2.Speculation.PROPOSER_HEADS: "heads",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +143,9 @@ class Result:
     heads_token_count: int = 0
     """Draft tokens from heads on the target's hidden states."""
     heads_accepted_token_count: int = 0
+    absent_proposer: str = ""
+    """The only proposer that was asked for ("draft" or "heads"), if the server has none. A fixed
+    draft length asks the draft alone."""
     draft_failure_count: int = 0
     switched_off_count: int = 0
     total_time: float = 0.0
@@ -199,6 +207,7 @@ class Result:
         self.prediction_accepted_token_count = speculation.prediction_accepted_token_count
         self.heads_token_count = speculation.heads_token_count
         self.heads_accepted_token_count = speculation.heads_accepted_token_count
+        self.absent_proposer = _ABSENT.get(speculation.absent_proposer, "")
         self.draft_failure_count = speculation.draft_failure_count
         self.switched_off_count = speculation.switched_off_count
 

@@ -191,6 +191,8 @@ async def _host(
         kind, server, host, model_service, {} if spoken is None else {"tokenizers": (spoken.files, tokenizer)}
     )
     model_service.info.collect_share = collecting.share
+    heads = served.heads if isinstance(served, Engine) else None
+    model_service.info.heads = "" if heads is None else heads.kind
     if isinstance(served, Engine):
         served.observer = collecting.begin(model_service.info)
     gate.loaded = True

@@ -269,7 +269,9 @@ class Speculation(_message.Message):
         PROPOSER_NGRAM: Speculation._Proposer.ValueType  # 2
         """The session's own tokens, where they repeat themselves; the draft service is not asked."""
         PROPOSER_HEADS: Speculation._Proposer.ValueType  # 3
-        """Heads on the target's hidden states, if the target has any; the draft service is not asked."""
+        """Heads on the target's hidden states; the draft service is not asked. If the verifier has none,
+        nothing is proposed, and SpeculationStatistics.absent_proposer says so.
+        """
         PROPOSER_PREDICTION: Speculation._Proposer.ValueType  # 4
         """The caller's prediction. Only traces and counts have it: a request has a prediction or none."""
         PROPOSER_OTHER: Speculation._Proposer.ValueType  # 5
@@ -285,7 +287,9 @@ class Speculation(_message.Message):
     PROPOSER_NGRAM: Speculation.Proposer.ValueType  # 2
     """The session's own tokens, where they repeat themselves; the draft service is not asked."""
     PROPOSER_HEADS: Speculation.Proposer.ValueType  # 3
-    """Heads on the target's hidden states, if the target has any; the draft service is not asked."""
+    """Heads on the target's hidden states; the draft service is not asked. If the verifier has none,
+    nothing is proposed, and SpeculationStatistics.absent_proposer says so.
+    """
     PROPOSER_PREDICTION: Speculation.Proposer.ValueType  # 4
     """The caller's prediction. Only traces and counts have it: a request has a prediction or none."""
     PROPOSER_OTHER: Speculation.Proposer.ValueType  # 5

@@ -1571,6 +1571,7 @@ class Model(_message.Message):
     SAMPLING_VERSION_FIELD_NUMBER: _builtins.int
     CAVEATS_FIELD_NUMBER: _builtins.int
     COLLECT_SHARE_FIELD_NUMBER: _builtins.int
+    HEADS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The directory name or hub id the service was started with."""
     architecture: _builtins.str
@@ -1598,6 +1599,10 @@ class Model(_message.Message):
     collect_share: _builtins.float
     """Share of the sequences whose positions the service was told to collect (--collect). 0: none.
     Unset: not known.
+    """
+    heads: _builtins.str
+    """Kind of the heads that make hints inside the service (--heads), "medusa" or "eagle3". Empty:
+    none.
     """
     @_builtins.property
     def end_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -1633,10 +1638,11 @@ class Model(_message.Message):
         sampling_version: _builtins.int = ...,
         caveats: _abc.Iterable[_builtins.str] | None = ...,
         collect_share: _builtins.float | None = ...,
+        heads: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_collect_share", b"_collect_share", "collect_share", b"collect_share", "sampling_defaults", b"sampling_defaults"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_collect_share", b"_collect_share", "architecture", b"architecture", "caveats", b"caveats", "collect_share", b"collect_share", "context_length", b"context_length", "device", b"device", "dtype", b"dtype", "end_token_ids", b"end_token_ids", "max_draft_length", b"max_draft_length", "name", b"name", "sampling_defaults", b"sampling_defaults", "sampling_version", b"sampling_version", "tokenizer_fingerprint", b"tokenizer_fingerprint", "vocabulary_size", b"vocabulary_size", "weights_fingerprint", b"weights_fingerprint"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_collect_share", b"_collect_share", "architecture", b"architecture", "caveats", b"caveats", "collect_share", b"collect_share", "context_length", b"context_length", "device", b"device", "dtype", b"dtype", "end_token_ids", b"end_token_ids", "heads", b"heads", "max_draft_length", b"max_draft_length", "name", b"name", "sampling_defaults", b"sampling_defaults", "sampling_version", b"sampling_version", "tokenizer_fingerprint", b"tokenizer_fingerprint", "vocabulary_size", b"vocabulary_size", "weights_fingerprint", b"weights_fingerprint"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__collect_share: _TypeAlias = _typing.Literal["collect_share"]  # noqa: Y015
     _WhichOneofArgType__collect_share: _TypeAlias = _typing.Literal["_collect_share", b"_collect_share"]  # noqa: Y015

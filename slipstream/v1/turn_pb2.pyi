@@ -10,6 +10,7 @@ from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.rpc import status_pb2 as _status_pb2
+from slipstream.v1 import generation_pb2 as _generation_pb2
 from slipstream.v1 import sampling_pb2 as _sampling_pb2
 import builtins as _builtins
 import sys
@@ -460,6 +461,7 @@ class SpeculationStatistics(_message.Message):
     PREDICTION_ACCEPTED_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     HEADS_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     HEADS_ACCEPTED_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
+    ABSENT_PROPOSER_FIELD_NUMBER: _builtins.int
     round_count: _builtins.int
     """Rounds in all, prefill's included. Without speculation a round is a stretch of steps in which
     the target continued by itself.
@@ -538,6 +540,10 @@ class SpeculationStatistics(_message.Message):
     """Of draft_token_count, those from heads on the target's hidden states."""
     heads_accepted_token_count: _builtins.int
     """Of accepted_token_count, those from heads on the target's hidden states."""
+    absent_proposer: _generation_pb2.Speculation.Proposer.ValueType
+    """The proposer that alone was asked for, if the server has none: DRAFT or HEADS. Else
+    unspecified. A fixed length asks the draft alone.
+    """
     @_builtins.property
     def accepted_per_position_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Element i: proposals whose token i was accepted."""
@@ -574,10 +580,11 @@ class SpeculationStatistics(_message.Message):
         prediction_accepted_token_count: _builtins.int = ...,
         heads_token_count: _builtins.int = ...,
         heads_accepted_token_count: _builtins.int = ...,
+        absent_proposer: _generation_pb2.Speculation.Proposer.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["speculative_decoding", b"speculative_decoding"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_per_position_counts", b"accepted_per_position_counts", "accepted_token_count", b"accepted_token_count", "draft_count", b"draft_count", "draft_failure_count", b"draft_failure_count", "draft_token_count", b"draft_token_count", "drafted_per_position_counts", b"drafted_per_position_counts", "enumerated_round_count", b"enumerated_round_count", "heads_accepted_token_count", b"heads_accepted_token_count", "heads_token_count", b"heads_token_count", "hit_count", b"hit_count", "miss_count", b"miss_count", "ngram_accepted_token_count", b"ngram_accepted_token_count", "ngram_token_count", b"ngram_token_count", "prediction_accepted_token_count", b"prediction_accepted_token_count", "prediction_token_count", b"prediction_token_count", "round_count", b"round_count", "run_ahead_round_count", b"run_ahead_round_count", "speculative_decoding", b"speculative_decoding", "speculative_token_count", b"speculative_token_count", "switched_off_count", b"switched_off_count", "synchronous_round_count", b"synchronous_round_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent_proposer", b"absent_proposer", "accepted_per_position_counts", b"accepted_per_position_counts", "accepted_token_count", b"accepted_token_count", "draft_count", b"draft_count", "draft_failure_count", b"draft_failure_count", "draft_token_count", b"draft_token_count", "drafted_per_position_counts", b"drafted_per_position_counts", "enumerated_round_count", b"enumerated_round_count", "heads_accepted_token_count", b"heads_accepted_token_count", "heads_token_count", b"heads_token_count", "hit_count", b"hit_count", "miss_count", b"miss_count", "ngram_accepted_token_count", b"ngram_accepted_token_count", "ngram_token_count", b"ngram_token_count", "prediction_accepted_token_count", b"prediction_accepted_token_count", "prediction_token_count", b"prediction_token_count", "round_count", b"round_count", "run_ahead_round_count", b"run_ahead_round_count", "speculative_decoding", b"speculative_decoding", "speculative_token_count", b"speculative_token_count", "switched_off_count", b"switched_off_count", "synchronous_round_count", b"synchronous_round_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

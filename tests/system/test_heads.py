@@ -22,6 +22,7 @@ from tests import tiny_models
 from tests.eagle3_heads import config_values, random_weights, write
 
 COUNT, HEADS = 80, 3
+PROPOSERS = (None, "draft", "ngram", "heads")
 GREEDY = Settings(temperature=0.0, max_token_count=COUNT, ignore_end_tokens=True, top_logprob_count=1)
 SAMPLED = replace(GREEDY, temperature=0.7, seed=5)
 CONFIG = {
@@ -103,6 +104,29 @@ def test_the_verifier_chooses_whether_heads_pay(client: Client) -> None:
         said = answer(client, replace(GREEDY, draft_length="adaptive", proposer=proposer))
         assert (said.token_ids, said.logprobs) == (plain.token_ids, plain.logprobs)
         assert proposer != "ngram" or not said.heads_token_count
+
+
+def test_the_server_tells_which_heads_its_verifier_has(client: Client, request: pytest.FixtureRequest) -> None:
+    kind = {"heads": "medusa", "eagle3": "eagle3"}[request.node.callspec.params["client"]]
+    assert client.server_info().target.heads == kind
+
+
+def test_an_answer_names_the_proposer_that_it_asked_for_in_vain(client: Client) -> None:
+    asked = replace(GREEDY, draft_length="adaptive")
+    absent = {proposer: answer(client, replace(asked, proposer=proposer)).absent_proposer for proposer in PROPOSERS}
+    assert absent == {None: "", "draft": "draft", "ngram": "", "heads": ""}
+    assert answer(client, replace(asked, draft_length=2)).absent_proposer == "draft", "a fixed length asks the draft"
+    assert not answer(client, replace(asked, draft_length=0, proposer="draft")).absent_proposer
+    with (
+        LocalServices(PairSettings(target="arithmetic:", draft="")) as local,
+        Client(local.orchestrator_address) as bare,
+    ):
+        assert bare.server_info().target.heads == ""
+        for proposer, expected in (("heads", "heads"), ("draft", "draft"), ("ngram", ""), (None, "")):
+            said = bare.generate([10, 20, 30], Settings(max_token_count=8, proposer=proposer)).wait()
+            assert (said.absent_proposer, said.draft_count) == (expected, 0) or not expected
+        predicted = bare.generate([10, 20, 30], Settings(max_token_count=8, draft_length=2), prediction=[1, 2]).wait()
+        assert not predicted.absent_proposer
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def check_info(info: model_pb2.ModelInfo) -> None:
             f"must be {WIRE_VERSION}, which this orchestrator speaks, but is {spoken}: upgrade the older one",
         )
     check_text("name", info.name, _LONGEST_NAME, 1)
-    for field in ("architecture", "dtype", "device"):
+    for field in ("architecture", "dtype", "device", "heads"):
         check_text(field, getattr(info, field), _LONGEST_WORD)
     for field in ("tokenizer_fingerprint", "weights_fingerprint"):
         check_text(field, getattr(info, field), _LONGEST_WORD, 1)

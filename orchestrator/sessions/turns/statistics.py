@@ -32,6 +32,8 @@ class TurnStatistics:
     """The same rounds by the number of draft tokens accepted."""
     switched_off_count: int = 0
     draft_failure_count: int = 0
+    absent_source: Source | None = None
+    """The only maker of hints that the turn asked for, if its peers have none."""
     time_to_first_token: float = 0.0
     total: float = 0.0
     draft: float = 0.0

@@ -207,6 +207,8 @@ class Turn:
         answer, session = self._answer, self._session
         assert answer.finish_reason is not None
         self.statistics.total = time.monotonic() - self.begun
+        if self.statistics.round_count:  # without a round no peer was found
+            self.statistics.absent_source = self._rounds.absent_source(self._own, self._resolved.terms)
         ended = TurnEnded(
             answer.finish_reason,
             prompt_token_count=answer.prompt_length,

@@ -26,7 +26,7 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from slipstream.v1 import sampling_pb2 as slipstream_dot_v1_dot_sampling__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eslipstream/wire/v1/model.proto\x12\x12slipstream.wire.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cslipstream/v1/sampling.proto\"+\n\x13GetModelInfoRequest\x12\x14\n\x0cwire_version\x18\x01 \x01(\x05\"D\n\x14GetModelInfoResponse\x12,\n\x05model\x18\x01 \x01(\x0b\x32\x1d.slipstream.wire.v1.ModelInfo\"\x94\x05\n\tModelInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0c\x61rchitecture\x18\x02 \x01(\t\x12\x17\n\x0fvocabulary_size\x18\x03 \x01(\x05\x12\x1d\n\x15tokenizer_fingerprint\x18\x04 \x01(\t\x12\x16\n\x0e\x63ontext_length\x18\x05 \x01(\x05\x12\x15\n\rend_token_ids\x18\x06 \x03(\x05\x12<\n\x11sampling_defaults\x18\x07 \x01(\x0b\x32!.slipstream.v1.SamplingParameters\x12\r\n\x05\x64type\x18\x08 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\t \x01(\t\x12\x18\n\x10max_draft_length\x18\n \x01(\x05\x12\x1b\n\x13weights_fingerprint\x18\x0b \x01(\t\x12\x30\n\nstep_times\x18\x0c \x03(\x0b\x32\x1c.slipstream.wire.v1.StepTime\x12\x18\n\x10sampling_version\x18\r \x01(\x05\x12\x14\n\x0crow_multiple\x18\x0e \x01(\x05\x12\x16\n\x0ekv_token_count\x18\x0f \x01(\x03\x12\x14\n\x0ckv_page_size\x18\x10 \x01(\x05\x12\x32\n\nprocessors\x18\x11 \x01(\x0b\x32\x1e.slipstream.wire.v1.Processors\x12\x14\n\x0cwire_version\x18\x12 \x01(\x05\x12;\n\x0flength_defaults\x18\x15 \x01(\x0b\x32\".slipstream.wire.v1.LengthDefaults\x12\x0f\n\x07\x63\x61veats\x18\x16 \x03(\t\x12\x1a\n\rcollect_share\x18\x17 \x01(\x01H\x00\x88\x01\x01\x12\x12\n\nhints_only\x18\x18 \x01(\x08\x42\x10\n\x0e_collect_share\"j\n\x0eLengthDefaults\x12\x17\n\x0fmin_token_count\x18\x01 \x01(\x05\x12\x12\n\nmin_length\x18\x02 \x01(\x05\x12\x17\n\x0fmax_token_count\x18\x03 \x01(\x05\x12\x12\n\nmax_length\x18\x04 \x01(\x05\"D\n\nProcessors\x12\x0f\n\x07machine\x18\x01 \x01(\t\x12\x0f\n\x07numbers\x18\x02 \x03(\x05\x12\x14\n\x0cthread_count\x18\x03 \x01(\x05\"H\n\x08StepTime\x12\x13\n\x0btoken_count\x18\x01 \x01(\x05\x12\'\n\x04time\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x15\n\x13GetTokenizerRequest\"W\n\x14GetTokenizerResponse\x12\x11\n\tfile_name\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x13\n\x06sha256\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\t\n\x07_sha256\"\x8a\x01\n\x0cOpenSequence\x12\x1d\n\x15tokenizer_fingerprint\x18\x01 \x01(\t\x12(\n\x05lease\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1b\n\x13weights_fingerprint\x18\x03 \x01(\t\x12\x14\n\x0cwire_version\x18\x04 \x01(\x05\"\x0f\n\rCloseSequence\"\x10\n\x0eGetLoadRequest\"9\n\x0fGetLoadResponse\x12&\n\x04load\x18\x01 \x01(\x0b\x32\x18.slipstream.wire.v1.Load\"\xe5\x02\n\x04Load\x12\x15\n\rrunning_count\x18\x01 \x01(\x05\x12\x15\n\rwaiting_count\x18\x02 \x01(\x05\x12\x16\n\x0esequence_count\x18\x03 \x01(\x05\x12\x12\n\npage_count\x18\x04 \x01(\x05\x12\x17\n\x0f\x66ree_page_count\x18\x05 \x01(\x05\x12\x17\n\x0fheld_page_count\x18\x06 \x01(\x05\x12\x19\n\x11\x63\x61\x63hed_page_count\x18\x07 \x01(\x05\x12\x11\n\tpage_size\x18\x08 \x01(\x05\x12\x15\n\rkv_byte_count\x18\t \x01(\x03\x12\x12\n\nstep_count\x18\n \x01(\x03\x12\x17\n\x0fpreempted_count\x18\x0b \x01(\x03\x12\x1d\n\x10unfinished_count\x18\x0c \x01(\x05H\x00\x88\x01\x01\x12\x14\n\x0cpaused_count\x18\r \x01(\x05\x12\x15\n\rsat_out_count\x18\x0e \x01(\x03\x42\x13\n\x11_unfinished_count\"\xe9\x01\n\nItemTiming\x12(\n\x05queue\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07\x66orward\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05total\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\rforward_count\x18\x04 \x01(\x05\x12\x18\n\x10step_token_count\x18\x05 \x01(\x05\x12*\n\x07prefill\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration2\xaa\x02\n\x0cModelService\x12\x61\n\x0cGetModelInfo\x12\'.slipstream.wire.v1.GetModelInfoRequest\x1a(.slipstream.wire.v1.GetModelInfoResponse\x12\x63\n\x0cGetTokenizer\x12\'.slipstream.wire.v1.GetTokenizerRequest\x1a(.slipstream.wire.v1.GetTokenizerResponse0\x01\x12R\n\x07GetLoad\x12\".slipstream.wire.v1.GetLoadRequest\x1a#.slipstream.wire.v1.GetLoadResponseBU\n\x15\x61i.slipstream.wire.v1B\nModelProtoP\x01Z\x19slipstream/wire/v1;wirev1\xaa\x02\x12Slipstream.Wire.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eslipstream/wire/v1/model.proto\x12\x12slipstream.wire.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cslipstream/v1/sampling.proto\"+\n\x13GetModelInfoRequest\x12\x14\n\x0cwire_version\x18\x01 \x01(\x05\"D\n\x14GetModelInfoResponse\x12,\n\x05model\x18\x01 \x01(\x0b\x32\x1d.slipstream.wire.v1.ModelInfo\"\xb2\x05\n\tModelInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0c\x61rchitecture\x18\x02 \x01(\t\x12\x17\n\x0fvocabulary_size\x18\x03 \x01(\x05\x12\x1d\n\x15tokenizer_fingerprint\x18\x04 \x01(\t\x12\x16\n\x0e\x63ontext_length\x18\x05 \x01(\x05\x12\x15\n\rend_token_ids\x18\x06 \x03(\x05\x12<\n\x11sampling_defaults\x18\x07 \x01(\x0b\x32!.slipstream.v1.SamplingParameters\x12\r\n\x05\x64type\x18\x08 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\t \x01(\t\x12\x18\n\x10max_draft_length\x18\n \x01(\x05\x12\x1b\n\x13weights_fingerprint\x18\x0b \x01(\t\x12\x30\n\nstep_times\x18\x0c \x03(\x0b\x32\x1c.slipstream.wire.v1.StepTime\x12\x18\n\x10sampling_version\x18\r \x01(\x05\x12\x14\n\x0crow_multiple\x18\x0e \x01(\x05\x12\x16\n\x0ekv_token_count\x18\x0f \x01(\x03\x12\x14\n\x0ckv_page_size\x18\x10 \x01(\x05\x12\x32\n\nprocessors\x18\x11 \x01(\x0b\x32\x1e.slipstream.wire.v1.Processors\x12\x14\n\x0cwire_version\x18\x12 \x01(\x05\x12;\n\x0flength_defaults\x18\x15 \x01(\x0b\x32\".slipstream.wire.v1.LengthDefaults\x12\x0f\n\x07\x63\x61veats\x18\x16 \x03(\t\x12\x1a\n\rcollect_share\x18\x17 \x01(\x01H\x00\x88\x01\x01\x12\x12\n\nhints_only\x18\x18 \x01(\x08\x12\x12\n\x05heads\x18\x19 \x01(\tH\x01\x88\x01\x01\x42\x10\n\x0e_collect_shareB\x08\n\x06_heads\"j\n\x0eLengthDefaults\x12\x17\n\x0fmin_token_count\x18\x01 \x01(\x05\x12\x12\n\nmin_length\x18\x02 \x01(\x05\x12\x17\n\x0fmax_token_count\x18\x03 \x01(\x05\x12\x12\n\nmax_length\x18\x04 \x01(\x05\"D\n\nProcessors\x12\x0f\n\x07machine\x18\x01 \x01(\t\x12\x0f\n\x07numbers\x18\x02 \x03(\x05\x12\x14\n\x0cthread_count\x18\x03 \x01(\x05\"H\n\x08StepTime\x12\x13\n\x0btoken_count\x18\x01 \x01(\x05\x12\'\n\x04time\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x15\n\x13GetTokenizerRequest\"W\n\x14GetTokenizerResponse\x12\x11\n\tfile_name\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x13\n\x06sha256\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\t\n\x07_sha256\"\x8a\x01\n\x0cOpenSequence\x12\x1d\n\x15tokenizer_fingerprint\x18\x01 \x01(\t\x12(\n\x05lease\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1b\n\x13weights_fingerprint\x18\x03 \x01(\t\x12\x14\n\x0cwire_version\x18\x04 \x01(\x05\"\x0f\n\rCloseSequence\"\x10\n\x0eGetLoadRequest\"9\n\x0fGetLoadResponse\x12&\n\x04load\x18\x01 \x01(\x0b\x32\x18.slipstream.wire.v1.Load\"\xe5\x02\n\x04Load\x12\x15\n\rrunning_count\x18\x01 \x01(\x05\x12\x15\n\rwaiting_count\x18\x02 \x01(\x05\x12\x16\n\x0esequence_count\x18\x03 \x01(\x05\x12\x12\n\npage_count\x18\x04 \x01(\x05\x12\x17\n\x0f\x66ree_page_count\x18\x05 \x01(\x05\x12\x17\n\x0fheld_page_count\x18\x06 \x01(\x05\x12\x19\n\x11\x63\x61\x63hed_page_count\x18\x07 \x01(\x05\x12\x11\n\tpage_size\x18\x08 \x01(\x05\x12\x15\n\rkv_byte_count\x18\t \x01(\x03\x12\x12\n\nstep_count\x18\n \x01(\x03\x12\x17\n\x0fpreempted_count\x18\x0b \x01(\x03\x12\x1d\n\x10unfinished_count\x18\x0c \x01(\x05H\x00\x88\x01\x01\x12\x14\n\x0cpaused_count\x18\r \x01(\x05\x12\x15\n\rsat_out_count\x18\x0e \x01(\x03\x42\x13\n\x11_unfinished_count\"\xe9\x01\n\nItemTiming\x12(\n\x05queue\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07\x66orward\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05total\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\rforward_count\x18\x04 \x01(\x05\x12\x18\n\x10step_token_count\x18\x05 \x01(\x05\x12*\n\x07prefill\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration2\xaa\x02\n\x0cModelService\x12\x61\n\x0cGetModelInfo\x12\'.slipstream.wire.v1.GetModelInfoRequest\x1a(.slipstream.wire.v1.GetModelInfoResponse\x12\x63\n\x0cGetTokenizer\x12\'.slipstream.wire.v1.GetTokenizerRequest\x1a(.slipstream.wire.v1.GetTokenizerResponse0\x01\x12R\n\x07GetLoad\x12\".slipstream.wire.v1.GetLoadRequest\x1a#.slipstream.wire.v1.GetLoadResponseBU\n\x15\x61i.slipstream.wire.v1B\nModelProtoP\x01Z\x19slipstream/wire/v1;wirev1\xaa\x02\x12Slipstream.Wire.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,29 +39,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETMODELINFORESPONSE']._serialized_start=161
   _globals['_GETMODELINFORESPONSE']._serialized_end=229
   _globals['_MODELINFO']._serialized_start=232
-  _globals['_MODELINFO']._serialized_end=892
-  _globals['_LENGTHDEFAULTS']._serialized_start=894
-  _globals['_LENGTHDEFAULTS']._serialized_end=1000
-  _globals['_PROCESSORS']._serialized_start=1002
-  _globals['_PROCESSORS']._serialized_end=1070
-  _globals['_STEPTIME']._serialized_start=1072
-  _globals['_STEPTIME']._serialized_end=1144
-  _globals['_GETTOKENIZERREQUEST']._serialized_start=1146
-  _globals['_GETTOKENIZERREQUEST']._serialized_end=1167
-  _globals['_GETTOKENIZERRESPONSE']._serialized_start=1169
-  _globals['_GETTOKENIZERRESPONSE']._serialized_end=1256
-  _globals['_OPENSEQUENCE']._serialized_start=1259
-  _globals['_OPENSEQUENCE']._serialized_end=1397
-  _globals['_CLOSESEQUENCE']._serialized_start=1399
-  _globals['_CLOSESEQUENCE']._serialized_end=1414
-  _globals['_GETLOADREQUEST']._serialized_start=1416
-  _globals['_GETLOADREQUEST']._serialized_end=1432
-  _globals['_GETLOADRESPONSE']._serialized_start=1434
-  _globals['_GETLOADRESPONSE']._serialized_end=1491
-  _globals['_LOAD']._serialized_start=1494
-  _globals['_LOAD']._serialized_end=1851
-  _globals['_ITEMTIMING']._serialized_start=1854
-  _globals['_ITEMTIMING']._serialized_end=2087
-  _globals['_MODELSERVICE']._serialized_start=2090
-  _globals['_MODELSERVICE']._serialized_end=2388
+  _globals['_MODELINFO']._serialized_end=922
+  _globals['_LENGTHDEFAULTS']._serialized_start=924
+  _globals['_LENGTHDEFAULTS']._serialized_end=1030
+  _globals['_PROCESSORS']._serialized_start=1032
+  _globals['_PROCESSORS']._serialized_end=1100
+  _globals['_STEPTIME']._serialized_start=1102
+  _globals['_STEPTIME']._serialized_end=1174
+  _globals['_GETTOKENIZERREQUEST']._serialized_start=1176
+  _globals['_GETTOKENIZERREQUEST']._serialized_end=1197
+  _globals['_GETTOKENIZERRESPONSE']._serialized_start=1199
+  _globals['_GETTOKENIZERRESPONSE']._serialized_end=1286
+  _globals['_OPENSEQUENCE']._serialized_start=1289
+  _globals['_OPENSEQUENCE']._serialized_end=1427
+  _globals['_CLOSESEQUENCE']._serialized_start=1429
+  _globals['_CLOSESEQUENCE']._serialized_end=1444
+  _globals['_GETLOADREQUEST']._serialized_start=1446
+  _globals['_GETLOADREQUEST']._serialized_end=1462
+  _globals['_GETLOADRESPONSE']._serialized_start=1464
+  _globals['_GETLOADRESPONSE']._serialized_end=1521
+  _globals['_LOAD']._serialized_start=1524
+  _globals['_LOAD']._serialized_end=1881
+  _globals['_ITEMTIMING']._serialized_start=1884
+  _globals['_ITEMTIMING']._serialized_end=2117
+  _globals['_MODELSERVICE']._serialized_start=2120
+  _globals['_MODELSERVICE']._serialized_end=2418
 # @@protoc_insertion_point(module_scope)

@@ -98,6 +98,7 @@ class ModelInfo(_message.Message):
     CAVEATS_FIELD_NUMBER: _builtins.int
     COLLECT_SHARE_FIELD_NUMBER: _builtins.int
     HINTS_ONLY_FIELD_NUMBER: _builtins.int
+    HEADS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The directory name or hub id the service was started with."""
     architecture: _builtins.str
@@ -141,6 +142,10 @@ class ModelInfo(_message.Message):
     hints_only: _builtins.bool
     """True for a draft that refuses requests for a proposal, as the ratio test makes them: its
     vocabulary is not its callers', and so are its odds. It sends hints.
+    """
+    heads: _builtins.str
+    """Kind of the heads that make hints inside the service, "medusa" or "eagle3". Empty: none. Unset:
+    not known.
     """
     @_builtins.property
     def end_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -195,14 +200,20 @@ class ModelInfo(_message.Message):
         caveats: _abc.Iterable[_builtins.str] | None = ...,
         collect_share: _builtins.float | None = ...,
         hints_only: _builtins.bool = ...,
+        heads: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_collect_share", b"_collect_share", "collect_share", b"collect_share", "length_defaults", b"length_defaults", "processors", b"processors", "sampling_defaults", b"sampling_defaults"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_collect_share", b"_collect_share", "_heads", b"_heads", "collect_share", b"collect_share", "heads", b"heads", "length_defaults", b"length_defaults", "processors", b"processors", "sampling_defaults", b"sampling_defaults"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_collect_share", b"_collect_share", "architecture", b"architecture", "caveats", b"caveats", "collect_share", b"collect_share", "context_length", b"context_length", "device", b"device", "dtype", b"dtype", "end_token_ids", b"end_token_ids", "hints_only", b"hints_only", "kv_page_size", b"kv_page_size", "kv_token_count", b"kv_token_count", "length_defaults", b"length_defaults", "max_draft_length", b"max_draft_length", "name", b"name", "processors", b"processors", "row_multiple", b"row_multiple", "sampling_defaults", b"sampling_defaults", "sampling_version", b"sampling_version", "step_times", b"step_times", "tokenizer_fingerprint", b"tokenizer_fingerprint", "vocabulary_size", b"vocabulary_size", "weights_fingerprint", b"weights_fingerprint", "wire_version", b"wire_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_collect_share", b"_collect_share", "_heads", b"_heads", "architecture", b"architecture", "caveats", b"caveats", "collect_share", b"collect_share", "context_length", b"context_length", "device", b"device", "dtype", b"dtype", "end_token_ids", b"end_token_ids", "heads", b"heads", "hints_only", b"hints_only", "kv_page_size", b"kv_page_size", "kv_token_count", b"kv_token_count", "length_defaults", b"length_defaults", "max_draft_length", b"max_draft_length", "name", b"name", "processors", b"processors", "row_multiple", b"row_multiple", "sampling_defaults", b"sampling_defaults", "sampling_version", b"sampling_version", "step_times", b"step_times", "tokenizer_fingerprint", b"tokenizer_fingerprint", "vocabulary_size", b"vocabulary_size", "weights_fingerprint", b"weights_fingerprint", "wire_version", b"wire_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__collect_share: _TypeAlias = _typing.Literal["collect_share"]  # noqa: Y015
     _WhichOneofArgType__collect_share: _TypeAlias = _typing.Literal["_collect_share", b"_collect_share"]  # noqa: Y015
+    _WhichOneofReturnType__heads: _TypeAlias = _typing.Literal["heads"]  # noqa: Y015
+    _WhichOneofArgType__heads: _TypeAlias = _typing.Literal["_heads", b"_heads"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__collect_share) -> _WhichOneofReturnType__collect_share | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__heads) -> _WhichOneofReturnType__heads | None: ...
 
 Global___ModelInfo: _TypeAlias = ModelInfo  # noqa: Y015
 
