@@ -269,8 +269,8 @@ class Speculation(_message.Message):
         PROPOSER_NGRAM: Speculation._Proposer.ValueType  # 2
         """The session's own tokens, where they repeat themselves; the draft service is not asked."""
         PROPOSER_HEADS: Speculation._Proposer.ValueType  # 3
-        """Heads on the target's hidden states; the draft service is not asked. If the verifier has none,
-        nothing is proposed, and SpeculationStatistics.absent_proposer says so.
+        """Heads on the target's hidden states; the draft service is not asked. If the verifier has
+        none, nothing is proposed, and SpeculationStatistics.absent_proposer says so.
         """
         PROPOSER_PREDICTION: Speculation._Proposer.ValueType  # 4
         """The caller's prediction. Only traces and counts have it: a request has a prediction or none."""
@@ -287,8 +287,8 @@ class Speculation(_message.Message):
     PROPOSER_NGRAM: Speculation.Proposer.ValueType  # 2
     """The session's own tokens, where they repeat themselves; the draft service is not asked."""
     PROPOSER_HEADS: Speculation.Proposer.ValueType  # 3
-    """Heads on the target's hidden states; the draft service is not asked. If the verifier has none,
-    nothing is proposed, and SpeculationStatistics.absent_proposer says so.
+    """Heads on the target's hidden states; the draft service is not asked. If the verifier has
+    none, nothing is proposed, and SpeculationStatistics.absent_proposer says so.
     """
     PROPOSER_PREDICTION: Speculation.Proposer.ValueType  # 4
     """The caller's prediction. Only traces and counts have it: a request has a prediction or none."""

@@ -238,7 +238,7 @@ def test_what_cannot_be_trained_is_refused_by_name(material: Material, tmp_path:
         ({"out": "/proc/new"}, DistilError, "cannot be written"),
         ({"out": "."}, DistilError, r"--out \. exists already"),
         ({"out": "/"}, DistilError, "--out / exists already"),
-        ({"data": "~nobody-here/data"}, RecordsError, "~nobody-here/data is no folder"),
+        ({"data": "~no-such-user/data"}, RecordsError, "~no-such-user/data is no folder"),
         ({"draft": str(tmp_path / "there")}, UnsupportedModelError, "there has no weights: it needs model.safetensors"),
         ({"draft": str(endless)}, DistilError, "the gradient of step 1 is nan: lower --learning-rate"),
     ):

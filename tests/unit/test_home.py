@@ -71,7 +71,7 @@ def test_who_has_a_home_keeps_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 @pytest.mark.usefixtures("nameless")
 def test_the_folder_of_a_user_who_is_not_there_is_a_path_like_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert expanded("~/model") == Path("~/model") and expanded("~nobody-here/model") == Path("~nobody-here/model")
+    assert expanded("~/model") == Path("~/model") and expanded("~no-such-user/model") == Path("~no-such-user/model")
     monkeypatch.setenv("HOME", "/home/me")
     assert expanded("~/model") == Path("/home/me/model") and expanded(Path("model")) == Path("model")
 
