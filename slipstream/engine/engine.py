@@ -15,7 +15,7 @@ from slipstream.engine.hinting.hints import MOST_TOKENS
 from slipstream.engine.model import Backend, Segment
 from slipstream.engine.multi_step import MultiStepRun
 from slipstream.engine.pages import PagePool
-from slipstream.engine.row_observer import RowObserver, tell_run_step, tell_step, watches_any
+from slipstream.engine.row_observer import RowObserver, tell_run_steps, tell_step, watches_any
 from slipstream.engine.sequence import Sequence, SequenceCache
 from slipstream.engine.stop_flag import StopFlag
 from slipstream.engine.structure_matchers import StructureMatchers
@@ -306,7 +306,7 @@ class Engine:
         ]
         drafting = all(append.drafting for append in appends)
         run = MultiStepRun(sequences, starts, [append.rule for append in appends], count, stop_flag, drafting=drafting)
-        while (tokens := run.record_steps(self._run_steps(segments, run))) is not None:
+        while (tokens := self._take_steps(segments, run)) is not None:
             after = run.step_count - 1
             segments = [
                 Segment([token], start + after, sequence.pages, 1)
@@ -318,18 +318,29 @@ class Engine:
             for sequence, start, choices in zip(sequences, starts, run.choices(), strict=True)
         ]
 
-    def _run_steps(self, segments: list[Segment], run: MultiStepRun) -> list[list[Choice]]:
-        """Return the choices of one step, or of several steps."""
-        runner, watched = self.backend.multi_step_runner, watches_any(self.observer, run.sequences)
-        if runner is not None and run.steps_left > 1 and run.needs_logits_only and not watched:
-            steps = runner.run(segments, run.rules, run.steps_left, run.stop_flag, drafting=run.drafting)
+    def _take_steps(self, segments: list[Segment], run: MultiStepRun) -> list[int] | None:
+        """Take one step or several, and return each sequence's next token; None after the last
+        step."""
+        first = run.step_count
+        kept: list[BlockedLogits] | None = [] if watches_any(self.observer, run.sequences) else None
+        tokens = run.record_steps(self._run_steps(segments, run, kept))
+        if self.observer is not None and kept is not None:
+            tell_run_steps(self.observer, run, first, kept)
+        return tokens
+
+    def _run_steps(
+        self, segments: list[Segment], run: MultiStepRun, kept: list[BlockedLogits] | None
+    ) -> list[list[Choice]]:
+        """Return the choices of one step, or of several steps. ``kept`` gets their logits."""
+        runner = self.backend.multi_step_runner
+        if runner is not None and run.steps_left > 1 and run.needs_logits_only:
+            steps = runner.run(segments, run.rules, run.steps_left, run.stop_flag, drafting=run.drafting, kept=kept)
             if steps:  # otherwise a single step chooses
                 return steps
         logits = in_blocks(self.backend.forward(segments))
-        choices = run.choose(logits)
-        if self.observer is not None and watched:
-            tell_run_step(self.observer, run, choices, logits)
-        return [choices]
+        if kept is not None:
+            kept.append(logits)
+        return [run.choose(logits)]
 
     def _run_answers(self, sequence: Sequence, start: int, choices: list[Choice]) -> list[Appended]:
         error = next((c.fault for c in choices if isinstance(c.fault, LogitsNotFiniteError)), None)

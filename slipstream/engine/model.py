@@ -77,9 +77,12 @@ class MultiStepRunner(Protocol):
         stop_flag: StopFlag,
         *,
         drafting: bool,
+        kept: list[BlockedLogits] | None = None,
     ) -> list[list[Choice]]:
         """Return the choices ``[segments]`` of each of up to ``count`` steps, at least two: a
         draft's own if ``drafting``. Each follows its rule and is appended for the next step.
+
+        ``kept``, if it is given, gets each step's logits ``[segments, vocabulary]``.
 
         There are fewer steps once the ``stop_flag`` is set, which is read after each step; once
         every sequence has had one of its end tokens; or where logits are not finite. There may be

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from slipstream.engine.sequence import Sequence
 from slipstream.sampling.coupled import accepted_count
-from slipstream.sampling.row import VOID, Choice
+from slipstream.sampling.row import VOID
 
 if TYPE_CHECKING:
     from slipstream.engine.engine import Append, Appended
@@ -36,8 +36,8 @@ class RowObserver(Protocol):
     nothing, and changes nothing that it is shown."""
 
     def watches(self, sequence: Sequence) -> bool:
-        """Return whether the observer wants a sequence's rows. A multi-step run whose steps have to
-        be seen computes each of them by itself."""
+        """Return whether the observer wants a sequence's rows. A multi-step run then keeps the
+        logits of its steps."""
 
     def observe(self, rows: ObservedRows) -> None:
         """Receive rows of a watched sequence."""
@@ -71,13 +71,17 @@ def tell_step(
                 observer.observe(ObservedRows(append.sequence, position, hint[: len(choices)], choices, rows))
 
 
-def tell_run_step(
-    observer: RowObserver, run: MultiStepRun, choices: TokenSequence[Choice], logits: BlockedLogits
-) -> None:
-    """Show the observer the rows of one step of a multi-step run, before the run records them."""
-    for at, (sequence, position, choice) in enumerate(zip(run.sequences, run.positions, choices, strict=True)):
-        if run.step_count < run.lengths[at] and choice.token != VOID and observer.watches(sequence):
-            observer.observe(ObservedRows(sequence, position, (), (choice.token,), logits.subset([at])))
+def tell_run_steps(observer: RowObserver, run: MultiStepRun, first: int, kept: TokenSequence[BlockedLogits]) -> None:
+    """Show the observer the rows of a multi-step run's last steps, from the step ``first`` on, once
+    the run has recorded them."""
+    for at, (sequence, choices) in enumerate(zip(run.sequences, run.choices(), strict=True)):
+        if not observer.watches(sequence):
+            continue
+        start = run.positions[at] - run.step_count
+        for step, (choice, logits) in enumerate(zip(choices[first:], kept, strict=False), first):
+            position = start + step
+            if choice.token != VOID:
+                observer.observe(ObservedRows(sequence, position, (), (choice.token,), logits.subset([at])))
 
 
 def _usable(hint: TokenSequence[int], choices: list[int]) -> list[int]:

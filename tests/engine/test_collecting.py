@@ -23,6 +23,7 @@ from slipstream.distilling.open_records import OpenRecords, SeenRows
 from slipstream.distilling.records import NO_HINT, SequenceRecord, TargetFacts, read_shards
 from slipstream.distilling.shard_writer import ClaimedFolder, ShardWriter
 from slipstream.distilling.totals import CollectTotals
+from slipstream.engine.compiled import multi_step_runner
 from slipstream.engine.compiled_checkpoint import load_compiled_checkpoint
 from slipstream.engine.engine import Append, Engine
 from slipstream.engine.model import Backend, Segment
@@ -145,6 +146,7 @@ def test_collecting_changes_no_bit_and_collects_what_torch_says(kind: str, share
     without = texts_of(engine, RULES, 12)
     collection = Collection(tmp_path / "collected", engine.model.vocabulary_size, share)
     engine.observer = collection.collector
+    engine.backend.multi_step_runner = None  # its forwards are not recorded; the next test compares it
     with recorded_logits(engine.backend) as logits:
         choices = texts_of(engine, RULES, 12)
     assert choices == without  # margins too
@@ -166,6 +168,43 @@ def test_collecting_changes_no_bit_and_collects_what_torch_says(kind: str, share
     for record in records:
         for ids, found in zip(record.top_ids, torch.from_numpy(record.top_logprobs.copy()), strict=True):
             assert any(torch.allclose(found, expected, atol=2e-6) for expected in by_ids[tuple(ids.tolist())])
+
+
+@pytest.mark.parametrize(("most_steps", "calls_made"), [(99, [12]), (5, [5, 5, 2]), (1, [])])
+def test_a_multi_step_run_is_collected_as_its_single_steps_are(
+    most_steps: int, calls_made: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of its three sequences is not watched, and another one ends early."""
+    engine = engine_of(HALVES, tmp_path / "model")
+    step_bytes = 3 * 4 * engine.backend.model.vocabulary_columns  # type: ignore[attr-defined]
+    monkeypatch.setattr(multi_step_runner, "_MOST_KEPT_BYTES", most_steps * step_bytes)
+    rules = [SamplingRule(), SamplingRule(temperature=0.9, seed=4), SamplingRule(temperature=2.0, seed=5)]
+    (end,) = {choice.token for choice in texts_of(engine, rules, 12)[2][-4:-3]}
+    rules[2] = SamplingRule(temperature=2.0, seed=5, end_token_ids=(end,))
+    runner = engine.backend.multi_step_runner
+    assert runner is not None
+    calls: list[int] = []
+    run = runner.run
+
+    def counted(*arguments: Any, **more: Any) -> list[list[Choice]]:
+        calls.append(len(steps := run(*arguments, **more)))
+        return steps
+
+    found: list[tuple[list[list[Choice]], list[SequenceRecord]]] = []
+    for folder, used in (("single", None), ("together", runner)):
+        engine.backend.multi_step_runner = used
+        collection = Collection(tmp_path / folder, engine.model.vocabulary_size)
+        engine.observer = collection.collector
+        monkeypatch.setattr(collection.collector, "watches", lambda sequence: sequence.handle != "sequence 0")
+        monkeypatch.setattr(runner, "run", counted)
+        found.append((texts_of(engine, rules, 12), collection.records()))
+    (texts, singly), (same, together) = found
+    assert same == texts and len(texts[2]) < len(texts[1])
+    assert [count for count in calls if count] == calls_made
+    assert len(singly) == len(together) > 0
+    for one, other in zip(singly, together, strict=True):
+        for name in SequenceRecord.__slots__:
+            assert np.array_equal(getattr(one, name), getattr(other, name)), name
 
 
 async def collect_with(

@@ -58,6 +58,7 @@ def _follow(step: Any, index: int) -> bool:
         _take_over(step, run)
     for row in range(run.row_count):
         _append(step, run, index, row)
+    step.logits += run.logits_step
     return True
 
 

@@ -14,10 +14,14 @@ from slipstream.engine.compiled.records import RUN, STEP
 from slipstream.engine.compiled.workspace import Workspace
 from slipstream.engine.model import Segment
 from slipstream.engine.stop_flag import StopFlag
+from slipstream.sampling.blocks import BlockedLogits
 from slipstream.sampling.coupled import SLACK, Found, cut_margins
 from slipstream.sampling.kernel import BLOCK
 from slipstream.sampling.row import Choice
 from slipstream.sampling.rule import SamplingRule, numbers_of
+
+_MOST_KEPT_BYTES = 2**24
+"""Bytes of logits that a run keeps at most. More: longer runs of sequences that are observed."""
 
 
 class CompiledRunner:
@@ -48,9 +52,13 @@ class CompiledRunner:
         stop_flag: StopFlag,
         *,
         drafting: bool,
+        kept: list[BlockedLogits] | None = None,
     ) -> list[list[Choice]]:
         """See `slipstream.engine.model.MultiStepRunner`."""
         step, run, row_count = self._step, self._run, len(segments)
+        step_bytes = row_count * self._columns * np.dtype(np.float32).itemsize
+        if kept is not None and (count := min(count, _MOST_KEPT_BYTES // step_bytes)) < 2:
+            return []
         # What follows is laid out as its last step: that has the longest tables. Compiled code
         # writes where each one is.
         last = [Segment([0], segment.end + count - 2, segment.pages, 1) for segment in segments]
@@ -60,8 +68,8 @@ class CompiledRunner:
         first.tell(step)
         step["longest"] = self._following["longest"]
         self._workspace.make_room(step)
-        logits = np.empty((row_count, self._columns), dtype=np.float32)
-        step["logits"] = logits.ctypes.data
+        logits = np.empty((1 if kept is None else count, row_count, self._columns), dtype=np.float32)
+        step["logits"], run["logits_step"] = logits.ctypes.data, 0 if kept is None else step_bytes
         found = Found(count * row_count, 0 if drafting else None)
         rows = np.array([[segment.end for segment in segments], [0] * row_count])  # positions, and whether it has ended
         known_ends = [rule.listed.ends for rule in rules]
@@ -79,7 +87,11 @@ class CompiledRunner:
             self._walk(step.ctypes.data, 0)
         finally:
             step["run"] = 0
-        choices = found.choices(int(run["done"]) * row_count)
+        done = int(run["done"])
+        if kept is not None:
+            size = int(run["vocabulary_size"])
+            kept += [BlockedLogits(np.ascontiguousarray(each[:, :size])) for each in logits[:done]]
+        choices = found.choices(done * row_count)
         if not drafting:
             cut_margins(choices, [bool(rule.temperature) for rule in rules])
         return [choices[at : at + row_count] for at in range(0, len(choices), row_count)]

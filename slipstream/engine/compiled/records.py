@@ -57,7 +57,7 @@ RUN = np.dtype(
         for name in """
             count done row_count following vocabulary_size
             numbers ends end_places
-            positions ended maxima largest tokens scores logprobs logprob_count stop_flag
+            positions ended maxima largest tokens scores logprobs logprob_count stop_flag logits_step
         """.split()
     ]
     + [("slack", np.float64)]
@@ -69,7 +69,8 @@ rising, are those from ``end_places[i]`` to before ``end_places[i + 1]``. ``posi
 chosen next, and whether a row has ``ended``, are int64; ``tokens`` and ``scores`` are
 ``[count, row_count, 2]``, the best two. ``logprob_count`` is 1 if ``logprobs`` has room for one of
 each row, and else 0. The run ends once there is something else than 0 at
-``stop_flag``."""
+``stop_flag``. A step's logits lie ``logits_step`` bytes after those of the step before: 0 if they
+are not kept."""
 
 MATRIX = np.dtype([(name, np.int64) for name in "end place tile column_bytes steps row_bytes is_quantised".split()])
 """A part of a matrix: up to the tile before ``end``, by the ``tile`` at that address; ``place`` is

@@ -21,6 +21,7 @@ from slipstream.engine.model import Segment
 from slipstream.engine.stop_flag import StopFlag
 from slipstream.engine.torch.cuda.chooser import Chooser
 from slipstream.engine.torch.cuda.recorded_forward import RecordedForward
+from slipstream.sampling.blocks import BlockedLogits
 from slipstream.sampling.row import Choice
 from slipstream.sampling.rule import SamplingRule
 
@@ -41,10 +42,11 @@ class CudaRunner:
         stop_flag: StopFlag,
         *,
         drafting: bool,
+        kept: list[BlockedLogits] | None = None,
     ) -> list[list[Choice]]:
         """Run as `slipstream.engine.model.MultiStepRunner` says. If the run ends early, its last
         computed step may be unused."""
-        if not drafting:  # what the device chooses is near enough for a draft only
+        if not drafting or kept is not None:  # what the device chooses is near enough for a draft only
             return []
         if sum(len(segment.tokens) for segment in segments) > self._most_rows:
             return []
