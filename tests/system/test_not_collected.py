@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from slipstream.client import Client, Settings
 from slipstream.distilling.records import read_shards
 from slipstream.hosting.tokenizer_files import load_tokenizer_files
 from tests.commands import run
+from tests.either_client import until
 from tests.gateway_process import GatewayProcess, gateway_process
 from tests.system.conftest import PAPER_PAIR
 from tests.system.test_durable import LEASE, Replica
@@ -49,9 +49,8 @@ def test_callers_are_told_what_a_verifier_collects_after_it_was_started_again(tm
         local.services["verifier"].stop()
         collect = ["--collect", str(tmp_path / "out"), "--collect-share", "0.5"]
         local.settings = replace(local.settings, target_flags=[*PAPER_PAIR.target_flags, *collect])
-        local.start_verifier()
-        while client.server_info().target.collect_share != 0.5:
-            time.sleep(0.1)
+        local.start_verifier().wait_until_healthy()
+        until(lambda: client.server_info().target.collect_share == 0.5)
 
 
 @pytest.mark.essential

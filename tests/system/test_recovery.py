@@ -14,6 +14,7 @@ import pytest
 from orchestrator.peers.progress import LOOK_SHARE
 from slipstream.cli.local import LocalServices, PairSettings
 from slipstream.client import Client, PeerError, Result, Settings
+from tests.either_client import until
 from tests.system.conftest import PAPER_PAIR, paper_tokens, wait_for_health
 
 PROMPT = [10, 20, 30, 40]
@@ -114,22 +115,21 @@ def test_a_verifier_killed_and_restarted_in_mid_turn_goes_on_where_it_was(
 def test_a_verifier_is_unreachable_while_it_is_gone_or_hangs_and_reachable_again_after() -> None:
     """No turn asks anything of it meanwhile."""
 
-    def until(client: Client, reachable: bool) -> None:
-        while client.server_info().verifier_reachable != reachable:
-            time.sleep(0.1)
+    def until_it_is(client: Client, reachable: bool) -> None:
+        until(lambda: client.server_info().verifier_reachable == reachable)
 
     with LocalServices(PAPER_PAIR) as local, Client(local.orchestrator_address) as client:
-        until(client, True)
+        until_it_is(client, True)
         verifier = local.services["verifier"].process
         verifier.send_signal(signal.SIGSTOP)
-        until(client, False)
+        until_it_is(client, False)
         verifier.send_signal(signal.SIGCONT)
-        until(client, True)
+        until_it_is(client, True)
         verifier.kill()
         verifier.wait()
-        until(client, False)
-        local.start_verifier()
-        until(client, True)
+        until_it_is(client, False)
+        local.start_verifier().wait_until_healthy()
+        until_it_is(client, True)
         assert client.server_info().draft_reachable
 
 
@@ -172,8 +172,7 @@ def test_the_only_verifier_stopped_and_woken_in_mid_turn_goes_on_where_it_was(se
             verifier.send_signal(signal.SIGSTOP)
             with grpc.insecure_channel(local.orchestrator_address) as channel:
                 wait_for_health(channel, serving=False)
-            while not told("has stopped answering"):
-                time.sleep(0.05)
+            until(lambda: told("has stopped answering") > 0)
             verifier.send_signal(signal.SIGCONT)
 
         result = disturbed(local, stop_for_long, settings)
