@@ -94,6 +94,7 @@ class PeerHealth:
                 self._take(await self._ask(), disconnected)
             except Exception:
                 log.exception("asking a peer's health failed on our side")
+                self._disconnected |= disconnected
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_PERIOD_SECONDS if self.serving else _PERIOD_WHILE_AWAY_SECONDS):
                     await self._doubted.wait()
