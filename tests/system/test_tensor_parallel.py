@@ -1,5 +1,6 @@
-"""Two ranks share the embedded target. One of them dies or freezes in the middle of a turn: the
-verifier ends with one line, and once it is back the text is the undisturbed one."""
+"""Two ranks share the embedded target, and no speculation changes a text. One of them dies or
+freezes in the middle of a turn: the verifier ends with one line, and once it is back the text is
+the undisturbed one."""
 
 from __future__ import annotations
 
@@ -8,8 +9,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import grpc
@@ -24,13 +28,26 @@ from proving.reference import PlainDecoder
 from proving.schedule import LEAST_PROMPTS, Cell, Turn, Wave
 from proving.serving import CellRun
 from slipstream.cli.local import LocalServices, PairSettings, free_address
-from slipstream.client import Client, Settings
+from slipstream.client import Client, Result, Settings, Structure
 from tests.system.conftest import first_verify, verify_one, wait_for_health
 
 SHARED = ["--tensor-parallel-size", "2", "--kv-memory-mib", "64", "--drain-seconds", "0"]
 TOKEN_COUNT = 64
 PROMPT = list(range(100, 164))
 SETTINGS = Settings(max_token_count=160, ignore_end_tokens=True, temperature=0.8, seed=7)
+SAMPLED = Settings(max_token_count=32, temperature=0.8, seed=11)
+CROSSED = [
+    replace(SAMPLED, temperature=0.0, top_logprob_count=2, prompt_logprobs=True),
+    replace(SAMPLED, top_k=40, top_p=0.9, min_p=0.02, typical_p=0.9, top_n_sigma=3.0, top_logprob_count=1),
+    replace(SAMPLED, repetition_penalty=1.2, presence_penalty=0.5, frequency_penalty=0.5, logit_bias={300: 4.0}),
+    replace(SAMPLED, stop_strings=["th", "e "], include_stop_in_text=True),
+    replace(SAMPLED, structure=Structure(regex="[a-z]{3,8}( [a-z]{2,6}){2,5}")),
+]
+SPECULATION: list[dict[str, Any]] = [
+    {"draft_length": 4},
+    {"draft_length": 4, "proposer": "ngram"},
+    {"draft_length": "adaptive"},
+]
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +62,31 @@ def shared() -> Iterator[LocalServices]:
 
 def other_ranks(pid: int) -> list[psutil.Process]:
     return psutil.Process(pid).children()
+
+
+def said_over_ranks(client: Client, speculation: dict[str, Any]) -> list[object]:
+    """Two turns of a session, a fork and a second answer for each of the settings, all at once."""
+
+    def facts(result: Result) -> object:
+        return result.token_ids, result.text, result.finish_reason, result.logprobs, result.prompt_logprobs
+
+    def ask(settings: Settings) -> list[object]:
+        settings = replace(settings, **speculation)
+        session = client.create_session(settings=settings)
+        told = [session.send(question).wait() for question in ("What does os.path.join do?", "And json.dumps?")]
+        fork = client.fork_session(session.session_id, 1)
+        several = client.generate_choices(PROMPT, 2, settings)
+        return [*map(facts, [*told, fork.send("And re.match?").wait(), *several])]
+
+    with ThreadPoolExecutor(len(CROSSED)) as pool:
+        return [*pool.map(ask, CROSSED)]
+
+
+def test_no_speculation_changes_a_text_over_ranks(shared: LocalServices) -> None:
+    with Client(shared.orchestrator_address) as client:
+        expected = said_over_ranks(client, {"draft_length": 0})
+        for speculation in SPECULATION:
+            assert said_over_ranks(client, speculation) == expected, speculation
 
 
 def test_a_rank_frozen_in_mid_turn_changes_no_text(shared: LocalServices) -> None:
