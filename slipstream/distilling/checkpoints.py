@@ -131,4 +131,6 @@ class Workplace:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _unwritable(self, error: Exception) -> DistilError:
-        return DistilError(f"--out {self.out} cannot be written: {one_line(error)}")
+        # torch tells of a full disk by the position in its file
+        hint = "is the disk full? torch says: " if isinstance(error, RuntimeError) else ""
+        return DistilError(f"--out {self.out} cannot be written: {hint}{one_line(error)}")

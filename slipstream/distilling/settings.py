@@ -78,7 +78,7 @@ def read_settings(arguments: Sequence[str]) -> DistilSettings:
 
 def as_yaml(settings: DistilSettings) -> str:
     """Return the settings as a YAML file that ``--config`` reads."""
-    return str(yaml.safe_dump(settings.model_dump(exclude={"config"}), sort_keys=False))
+    return str(yaml.safe_dump(settings.model_dump(exclude={"config"}), sort_keys=False, allow_unicode=True))
 
 
 def _from_file(arguments: Sequence[str]) -> dict[str, Any]:

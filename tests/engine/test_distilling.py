@@ -323,6 +323,7 @@ def test_settings_come_from_a_file_and_from_flags(tmp_path: Path) -> None:
     read = read_settings(["--config", str(file), "--epochs", "2"])
     assert (read.target, read.learning_rate, read.epochs) == ("t", 0.001, 2)
     assert yaml.safe_load(as_yaml(read))["epochs"] == 2
+    assert "out: für\n" in as_yaml(read.model_copy(update={"out": "für"}))
     for text, named in (
         ("epochs: none", "--epochs should be a valid integer"),
         ("rate: 1", "has rate, which is no flag"),

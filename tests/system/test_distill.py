@@ -95,6 +95,7 @@ def test_a_full_disk_is_named_and_leaves_no_folder(folder: Path) -> None:
     ended = subprocess.run(command, capture_output=True, text=True, preexec_fn=limit, timeout=240, check=False)
     assert ended.returncode == 1
     assert "large cannot be written: " in ended.stderr and "Traceback" not in ended.stderr
+    assert "is the disk full?" in ended.stderr or "File too large" in ended.stderr
     assert not (folder / "large").exists()
 
 
