@@ -421,7 +421,7 @@ PAIR = ["--target", "llama-3.1-70b", "--draft", "llama-3.1-8b", "--gpus", "4xh20
         (["--round-trip", "-1"], "--round-trip -1: give up to 20 numbers from 0 to 60000"),
         (["--round-trip", "nan"], "--round-trip nan: give"),
         (["--bandwidth-share", "2"], "--bandwidth-share is above 0 and at most 1, not 2"),
-        (["--host-ms", "-1"], "--host-ms -1.0: give up to 20 numbers"),
+        (["--host-ms", "-1"], "--host-ms is a number of milliseconds of at least 0, not -1"),
         (["--sessions", "0"], "--sessions is 1 to 512, not 0"),
         (["--context", "200000"], "--context 200000 is more than the 131072 tokens"),
         (["--svg", "/nowhere/plan.svg"], "--svg /nowhere/plan.svg cannot be written: /nowhere is no folder"),
