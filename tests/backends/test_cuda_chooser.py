@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -144,10 +145,10 @@ def test_several_steps_are_those_steps(tmp_path: Path, monkeypatch: pytest.Monke
     own_run = runner.run
 
     def watched_run(
-        segments: list[Segment], rules: list[SamplingRule], count: int, stop_flag: StopFlag, *, drafting: bool
+        segments: list[Segment], rules: list[SamplingRule], count: int, stop_flag: StopFlag, **others: Any
     ) -> list[list[Choice]]:
         called.append(count)
-        return own_run(segments, rules, count, stop_flag, drafting=drafting)
+        return own_run(segments, rules, count, stop_flag, **others)
 
     monkeypatch.setattr(runner, "run", watched_run)
     together = [started(engine, f"run {index}", 1 + index) for index in range(3)]

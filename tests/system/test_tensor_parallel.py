@@ -61,7 +61,8 @@ def shared() -> Iterator[LocalServices]:
 
 
 def other_ranks(pid: int) -> list[psutil.Process]:
-    return psutil.Process(pid).children()
+    """The ranks that a process has started. It may have started another one for structures."""
+    return [child for child in psutil.Process(pid).children() if "verifier_service" in child.cmdline()]
 
 
 def said_over_ranks(client: Client, speculation: dict[str, Any]) -> list[object]:
