@@ -95,13 +95,15 @@ class Chooser:
     def _next_wanted(self, wanted: Wanted, known: PartialRow, number: int) -> list[Wanted]:
         """Return what question ``number`` asks for. An engine that tells the best id is asked for
         ids alone, if they are few or it does not list as many likeliest tokens."""
+        if not self._facts.tells_best_id:
+            return [self._limited(wanted)]
         most = self._facts.most_ids
         ids = tuple(token for token in wanted.token_ids if not known.knows(token))
         is_listable = wanted.likeliest_count <= self._facts.most_likeliest
         are_few = len(ids) <= most and number <= _MOST_ABOUT_IDS
-        if self._facts.tells_best_id and ids and most and (are_few or not is_listable):
+        if ids and most and (are_few or not is_listable):
             return [Wanted(1, ids[start : start + _GROUP]) for start in range(0, len(ids), _GROUP)]
-        return [self._limited(wanted)]
+        return [self._limited(Wanted(wanted.likeliest_count, ids))]
 
     def _limited(self, wanted: Wanted) -> Wanted:
         return Wanted(min(wanted.likeliest_count, self._facts.most_likeliest), wanted.token_ids[: self._facts.most_ids])

@@ -60,11 +60,9 @@ class Others(NamedTuple):
     changed: Floats32
 
     @classmethod
-    def of_known(cls, known: PartialRow) -> Others:
-        """Return the others of a row that its rule does not change."""
-        lower = known.caps[(known.caps < known.bound) & (known.caps > -np.inf)]
-        left_out = int((known.caps == -np.inf).sum())
-        return cls(known.bound, known.vocabulary_size - len(known.token_ids) - len(lower) - left_out, lower)
+    def of_bound(cls, known: PartialRow) -> Others:
+        """Return the others of a row without caps that its rule does not change."""
+        return cls(known.bound, known.vocabulary_size - len(known.token_ids), np.empty(0, dtype=np.float32))
 
     @classmethod
     def of_values(cls, known: PartialRow, most: Floats32) -> Others:

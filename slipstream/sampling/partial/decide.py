@@ -99,9 +99,10 @@ def logprobs_from(known: PartialRow, token: int, top_count: int) -> TokenLogprob
 def bounded(known: PartialRow, row: Row) -> Bounded:
     """Return the most and the least that each token may have after a row's rule has changed it."""
     most, least = known.most(), known.least()
-    if not row.is_processed:
-        return Bounded(known, most, least, Others.of_known(known))
-    most, least = processed(BlockedLogits(np.stack([most, least])), [row, row]).floats()
+    if row.is_processed:
+        most, least = processed(BlockedLogits(np.stack([most, least])), [row, row]).floats()
+    elif not len(known.caps):
+        return Bounded(known, most, least, Others.of_bound(known))
     return Bounded(known, most, least, Others.of_values(known, most))
 
 

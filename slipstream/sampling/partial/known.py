@@ -66,7 +66,7 @@ class PartialRow:
 
     def capped(self, token_ids: Iterable[int], cap: float) -> PartialRow:
         """Return this row with the knowledge that none of ``token_ids`` has more than ``cap``."""
-        return self._with(self._caps() | dict.fromkeys(token_ids, cap))
+        return self._capped_by(dict.fromkeys(token_ids, cap))
 
     def joined(self, other: PartialRow) -> PartialRow:
         """Return what two answers tell together. Numbers that this one lists stay, and its
@@ -74,10 +74,7 @@ class PartialRow:
         listed = {**dict(other._pairs()), **dict(self._pairs())}
         tokens = np.array(sorted(listed), dtype=np.int64)
         logprobs = np.array([listed[token] for token in tokens.tolist()], dtype=np.float32)
-        caps = self._caps()
-        for token, cap in other._caps().items():
-            caps[token] = min(cap, caps.get(token, cap))
-        return replace(self, token_ids=tokens, logprobs=logprobs)._with(caps)
+        return replace(self, token_ids=tokens, logprobs=logprobs)._capped_by(other._caps())
 
     @property
     def is_complete(self) -> bool:
@@ -114,12 +111,15 @@ class PartialRow:
     def _caps(self) -> dict[int, float]:
         return dict(zip(self.capped_ids.tolist(), self.caps.tolist(), strict=True))
 
-    def _with(self, caps: dict[int, float]) -> PartialRow:
-        kept = {token: cap for token, cap in caps.items() if not self.knows(token)}
+    def _capped_by(self, more: dict[int, float]) -> PartialRow:
+        caps = self._caps()
+        for token, cap in more.items():
+            caps[token] = min(cap, caps.get(token, cap))
+        caps = {token: cap for token, cap in caps.items() if not self.knows(token)}
         return replace(
             self,
-            capped_ids=np.array([*kept], dtype=np.int64),
-            caps=np.array([*kept.values()], dtype=np.float32),
+            capped_ids=np.array([*caps], dtype=np.int64),
+            caps=np.array([*caps.values()], dtype=np.float32),
         )
 
 
