@@ -114,9 +114,9 @@ class PeerHealth:
         self.serving = serving
         if disconnected or (changed and not serving):
             self.interruption_count += 1
+        if disconnected or changed:
             self._changed.set()
         if changed:
-            self._changed.set()
             self.on_changed()
 
 

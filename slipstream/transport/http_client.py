@@ -193,16 +193,21 @@ class HttpClient:
 
     def lost_count(self) -> int:
         """Return how many kept connections the server has closed so far."""
-        closed = [each for each in self._idle if each.is_closed]
-        for each in closed:
-            self._drop(each)
-        self._idle = [each for each in self._idle if each not in closed]
+        self._drop_closed()
         return self._lost_count
 
     def close(self) -> None:
         """Close the kept connections."""
         while self._idle:
             self._idle.pop().close()
+
+    def _drop_closed(self) -> None:
+        kept, self._idle = self._idle, []
+        for connection in kept:
+            if connection.is_closed:
+                self._drop(connection)
+            else:
+                self._idle.append(connection)
 
     def _drop(self, lost: _Connection) -> None:
         self._lost_count += 1
@@ -211,7 +216,7 @@ class HttpClient:
     async def _answered(self, path: str, content: bytes) -> tuple[_Connection, h11.Response]:
         head = h11.Request(method="POST" if content else "GET", target=path, headers=self._head(content))
         while True:
-            self.lost_count()
+            self._drop_closed()
             connection = self._idle.pop() if self._idle else await self._connected()
             try:
                 return connection, await connection.send(head, content)
