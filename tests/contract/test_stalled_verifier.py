@@ -170,7 +170,7 @@ async def test_a_verifier_that_stops_answering_is_left_and_asked_again_when_it_a
 async def test_one_that_owes_and_has_nothing_to_do_is_left_at_the_deadline_however_long_the_prompt(
     unfinished_count: int | None, is_left: bool
 ) -> None:
-    """What it was asked, or its answer, was lost on the way, and the stream stands."""
+    """The question or its answer was lost on the way, and the stream stands."""
     rig = Rig()
     await rig.start(1, token_seconds=1.0)
     (service,) = rig.services

@@ -104,7 +104,7 @@ def kill_and_start_again(local: LocalServices) -> None:
 
 
 def undisturbed(local: LocalServices, contents: list[str], **settings: object) -> list[tuple[list[int], str]]:
-    """What a session says to these messages if nothing happens."""
+    """Return the answers of a session to these messages if nothing happens."""
     with ExitStack() as stack:
         stub = stub_of(local, stack)
         session_id = stub.CreateSession(pb.CreateSessionRequest(system="be brief")).session.id

@@ -155,7 +155,8 @@ def test_a_verifier_that_stays_away_ends_the_turn_with_a_status_and_keeps_the_se
 
 
 def stoppable(patience: float) -> LocalServices:
-    """Of one verifier, which may be silent for five seconds and away for so many."""
+    """Return services with one verifier, which may be silent for five seconds and away for
+    ``patience`` seconds."""
     flags = ["--verifier-deadline-seconds", "5", "--verifier-patience-seconds", f"{patience:g}"]
     return LocalServices(PairSettings("arithmetic:ends=0&forward_ms=5", "", orchestrator_flags=flags))
 

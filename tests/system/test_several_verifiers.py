@@ -199,8 +199,7 @@ def test_new_sessions_keep_away_from_a_verifier_that_is_gone() -> None:
 
 
 def test_a_verifier_of_other_weights_is_never_used() -> None:
-    """Which of the two is reached first says what the target is; the other one must stay without a
-    session."""
+    """The verifier that is reached first sets the target. The other one must get no session."""
     with group(TARGET, "arithmetic:ends=0&agreement=0.5") as services:
         with Client(services.orchestrator.address) as client:
             answers = {tuple(client.generate(PROMPT, Settings(max_token_count=40)).wait().token_ids) for _ in range(8)}
